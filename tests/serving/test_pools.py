@@ -1,5 +1,7 @@
 """What a pool that instances share buys: the curve of its sizes, and the part of a plan."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,11 +14,13 @@ from kvtrace.report import plan_tables
 from kvtrace.serving import Deployment, PlanTarget, plan, pool_curve, simulate_instances
 from kvtrace.serving.hardware import roofline_of
 from kvtrace.serving.planning.plan_target import PlannedTier
+from kvtrace.serving.run_options import InstanceSetup, TimeSetup
 from kvtrace.trace.building import toy
 from kvtrace.trace.hits import leading_tokens
 from tests.strategies import traces
 
 LLAMA = Deployment("llama-3.1-8b", gpu="h100")
+REFERENCE = Deployment("llama-3.1-8b", gpu="h100", engine="reference")
 
 
 @given(traces(outputs=False), st.integers(1, 4), st.integers(0, 3))
@@ -53,7 +57,67 @@ def test_a_plan_says_what_a_pool_adds():
     assert result.tiers is not None and [row.name for row in result.tiers.rows] == ["hbm", "dram"]
     assert result.pool is not None and result.pool.planned in [row.capacity for row in result.pool.rows]
     assert "points of block hit rate" in plan_tables.pool_sentence(result.pool)
-    assert [row["capacity"] for row in result.to_dict()["pool"]["rows"]] == [0, 2, 4, 8, 16, 32]
+    rows = result.to_dict()["pool"]["rows"]
+    assert [row["capacity"] for row in rows] == [0, 2, 4, 8, 16, 32]
+    assert result.instances.best is not None and rows[0]["ttft_s"] == result.instances.best.ttft_s
+    assert all(row["ttft_s"] > 0 for row in rows)
+
+
+def test_a_plan_has_the_times_and_the_instances_that_a_pool_saves():
+    # 13 prompts of eight blocks in turn, so a prompt comes to each of the instances: without a pool, each computes it
+    trace = toy(*[" ".join(f"{k % 13}0{block}" for block in range(8)) for k in range(65)], block_size=512, gap_ms=30.0)
+    tiers = (PlannedTier.parse("pool=8GiB@cluster@400GB/s"),)
+    target = PlanTarget(ttft_s=0.12, quantile=0.5, routers=("round-robin",), tiers=tiers)
+    result = plan(trace, REFERENCE, target)
+    pool, best = result.pool, result.instances.best
+    assert pool is not None and best is not None and pool.rows[0].ttft_s == best.ttft_s
+    assert pool.fewest is not None and pool.fewest < best.instances
+    sentence = plan_tables.pool_sentence(pool)
+    assert f"with it {pool.fewest} meet the target" in sentence and "s without it" in sentence
+
+
+def test_a_plan_says_why_it_has_no_times_with_a_pool():
+    tiers = (PlannedTier.parse("pool=1GiB@cluster@10GB/s"),)
+    result = plan(returning(), LLAMA, PlanTarget(routers=("round-robin",), tiers=tiers))
+    assert result.pool is not None and result.pool.rows[1].ttft_s is None
+    assert "No times with the pool: " in plan_tables.pool_sentence(result.pool)
+
+
+def returning(gap_ms=20_000.0, prompts=6):
+    """Prompts of four blocks on idle instances, each followed by one that shares three of them: on the other of two."""
+    pairs = [([f"{k}0 {k}1 {k}2 {k}3", f"{k}0 {k}1 {k}2 {k}4"]) for k in range(1, prompts + 1)]
+    return toy(*[prompt for pair in pairs for prompt in pair], block_size=512, gap_ms=gap_ms)
+
+
+def in_time(trace, deployment, first, lower):
+    """The times to first token of two instances with these tiers."""
+    run = PlanTarget().on(TimeSetup(deployment=deployment)).run(512, first)
+    (done,) = replace(run, instances=InstanceSetup(2, ["round-robin"], lower=lower)).simulate(trace).runs
+    return done.ttft_s
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.95, 1.05, 2.0, 10.0])
+def test_a_pool_saves_time_above_its_break_even_bandwidth_and_only_there(factor):
+    # nothing waits: what a pool saves is the time to compute, less that to fetch
+    trace, roofline = returning(), roofline_of(REFERENCE)
+    (point,) = pool_curve(trace, [99], instances=2, first=4, schedule="serial", roofline=roofline).rows
+    assert (point.own_hit_blocks, point.pool_hit_blocks) == (0, 18)
+    assert point.break_even_bandwidth is not None and point.saved_s is not None
+    block_s = 512 * roofline.model.kv_bytes_per_token / (factor * point.break_even_bandwidth)
+    pool = Tier("pool", 99, block_s, scope="cluster")
+    saved = float((in_time(trace, REFERENCE, 4, []) - in_time(trace, REFERENCE, 4, [pool])).sum())
+    expected = point.saved_s * (1 - 1 / factor) if factor > 1 else 0.0  # engine reference does not fetch below it
+    assert saved == pytest.approx(expected, abs=0.005 * point.saved_s)
+
+
+@pytest.mark.parametrize(("factor", "pays"), [(0.9, False), (1.0, False), (1.5, True)])
+def test_vllm_fetches_every_hit_so_a_slow_pool_costs_time(factor, pays):
+    # its look-ups take steps of their own: 4 ms for each prompt, beside 31 ms of computing
+    trace, roofline = returning(), roofline_of(LLAMA)
+    block_s = 512 * roofline.model.kv_bytes_per_token / (factor * float(roofline.break_even_bandwidth(3 * 512)))
+    tiers = [Tier("dram", 20, 0.0), Tier("pool", 99, block_s, scope="cluster")]
+    without, with_pool = (in_time(trace, LLAMA, 20, lower).sum() for lower in ([], tiers))
+    assert (with_pool < without) == pays
 
 
 @pytest.mark.parametrize(

@@ -262,13 +262,22 @@ def pool_sentence(part: PoolCurve) -> str:
     instances = f"{part.instances:,} instance{'' if part.instances == 1 else 's'}"
     text = f"{point.gib:,.0f} GiB add {gained:.1f} points of block hit rate to {instances}"
     if point.break_even_bandwidth is None or point.busiest_bytes_per_s is None or part.bandwidth is None:
-        return f"{text}."
+        return f"{text}.{_pool_times(part, point)}"
     pays = "pays" if part.bandwidth > point.break_even_bandwidth else "does not pay"
     return (
         f"{text}. Fetching pays above {gigabytes(point.break_even_bandwidth)} GB/s, so at "
         f"{gigabytes(part.bandwidth)} GB/s it {pays}; the busiest minute fetches "
-        f"{gigabytes(point.busiest_bytes_per_s)} GB/s in all."
+        f"{gigabytes(point.busiest_bytes_per_s)} GB/s in all.{_pool_times(part, point)}"
     )
+
+
+def _pool_times(part: PoolCurve, point: PoolPoint) -> str:
+    """The time to first token with the pool, and the instances that it saves; or why there is none."""
+    without = part.rows[0].ttft_s
+    if point.ttft_s is None or without is None:
+        return f" N{part.assumes[-1].removeprefix('n')}"
+    fewer = f"; with it {part.fewest:,} meet the target" if part.fewest and part.fewest < part.instances else ""
+    return f" TTFT in time: {seconds(without)} s without it, {seconds(point.ttft_s)} s with it{fewer}."
 
 
 def _instances(part: InstancesPlan, *, short: bool = False) -> TextTable:

@@ -101,15 +101,24 @@ class Disaggregation:
             raise UsageError("--prefill-workers and --decode-workers need each other.")
         if self.prefill_workers is None and any(value != default for value, default in self._others()):
             raise UsageError("Options of prefill and decode workers need --prefill-workers and --decode-workers.")
+        self._check_numbers()
+        if self.kv_transfer_timing_mode not in (None, *TIMINGS):
+            raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
+
+    def _check_numbers(self) -> None:
         for name, number in (("prefill-workers", self.prefill_workers), ("decode-workers", self.decode_workers)):
             if number is not None and not 1 <= number <= MAX_INSTANCES:
                 raise UsageError(f"--{name} must be from 1 to {MAX_INSTANCES:,}.")
-        if self.kv_transfer_bandwidth is not None and not self.kv_transfer_bandwidth > 0:
-            raise UsageError("--kv-transfer-bandwidth must be more than 0. Leave it out for a link without limits.")
+        for name in ("decode_capacity", "kv_transfer_bytes_per_token"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
+        if self.max_local_prefill_length is not None and self.max_local_prefill_length < 0:
+            raise UsageError("--max-local-prefill-length must be at least 0.")
+        if self.kv_transfer_bandwidth is not None and not 0 < self.kv_transfer_bandwidth < inf:
+            raise UsageError("--kv-transfer-bandwidth must be above 0, and finite.")
         if not 0 <= self.kv_transfer_latency_s < inf:
-            raise UsageError("--kv-transfer-latency must be at least 0.")
-        if self.kv_transfer_timing_mode not in (None, *TIMINGS):
-            raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
+            raise UsageError("--kv-transfer-latency must be at least 0, and finite.")
 
     def _others(self) -> list[tuple[object, object]]:
         """The values of the fields that need workers, and their defaults."""

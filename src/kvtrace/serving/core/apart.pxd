@@ -2,13 +2,15 @@ cimport cython
 from kvtrace.serving.core.instance cimport Requests, SessionLanes
 from kvtrace.serving.core.interleaved cimport InterleavedServing
 from kvtrace.serving.core.serving cimport Router
+from kvtrace.serving.core.sglang_prefill cimport SglangPrefill
+from kvtrace.serving.core.vllm cimport HoldingInstance
 
 
 cdef enum:
     ARRIVES = 0  # the kinds of events: the next request of a closed loop arrives,
     COMPUTED = 1  # a prompt is computed, as PREFILLS,
     ENDED = 2  # a request has ended, as DECODES,
-    CHUNK = 3  # a chunk of a prompt is computed,
+    CHUNK = 3  # a part of a prompt can be sent: with COMPUTED in the order in which both became known,
     RESERVED = 4  # a decode worker has room for the KV cache of a request,
     MOVED = 5  # the KV cache has come, and its place at the prefill worker is free
 
@@ -30,7 +32,7 @@ cdef class ApartServing(InterleavedServing):
     cdef Links links
     cdef int prefillers  # the first instances
     cdef long long decode_capacity, most_local
-    cdef bint early, chunks
+    cdef bint early
     cdef const double[::1] size  # request -> bytes of its KV cache
     cdef double token_bytes  # of a prompt token that need not be sent
     cdef readonly long long[::1] sender, receiver  # request -> its instances
@@ -48,3 +50,39 @@ cdef class ApartServing(InterleavedServing):
     cdef int _send_to_decode(self, Py_ssize_t row, double at) except -1
     cdef int _move(self, Py_ssize_t row, double size, double at, bint is_last) except -1
     cdef int _count(self, Router router, int first, double now) except -1
+
+
+cdef class VllmWorker(HoldingInstance):
+    cdef const long long[::1] local  # request -> its prompt is computed here
+    cdef list come  # rows whose KV cache has been read, which no step has reported
+    cdef list reported  # those that the flying step reports
+    cdef long long ready  # requests in `holding` whose report was read
+    cdef double idle_since  # when a step without tokens was run
+
+    cdef int _read(self, list rows) except -1
+
+
+cdef class SglangApart(SglangPrefill):
+    cdef bint keeps  # a decode worker has a radix cache
+    cdef long long reserve  # tokens that a decode worker keeps free for the next outputs of each request
+    cdef list incoming  # rows for whose KV cache the decode worker has no room yet
+    cdef list moving  # rows whose KV cache is on the way
+    cdef signed char[::1] progress  # request -> ADMITTED, ARRIVED
+    cdef long long admitted, arrived  # requests of `incoming` and of `moving` that can leave
+    cdef long long buffers  # metadata buffers that are free
+    cdef long long[::1] sent  # prompt tokens that need not be sent any more
+    cdef bint still  # the last turn took no time
+    cdef int idle_turns
+    cdef list joining  # rows that wait for a seat in the batch
+    cdef list offloaded  # retracted rows, whose KV cache is in host memory
+
+    cdef bint _has_news(self) except -1
+    cdef int _begin_prefills(self) except -1
+    cdef int _leave(self) except -1
+    cdef int _send_part(self, Py_ssize_t row, long long tokens, double at) except -1
+    cdef int _receive(self) except -1
+    cdef int _resume(self) except -1
+    cdef int _reserve_incoming(self) except -1
+    cdef int _join(self) except -1
+    cdef double _budget(self, long long retractable) noexcept
+    cdef int _end(self, Py_ssize_t row) except -1

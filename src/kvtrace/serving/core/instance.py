@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE
-from cython.cimports.kvtrace.cache.structures.heaps import Heaps
+from cython.cimports.kvtrace.cache.structures.queues import Heaps
 from cython.cimports.libc.math import nextafter, pow
 
 
@@ -517,6 +517,10 @@ class Instance:
 
     def wake(self, at):
         """Look for something to do from a time on, if there was nothing."""
+        return 0
+
+    def admit(self, row, held, at):
+        """The decode worker has room for the KV cache of a request, and holds so many of its tokens."""
         return 0
 
     def moved(self, row, at):

@@ -11,18 +11,10 @@ from ..overload import Overload
 from ..routers import RouterName
 from ..serving_run import TPOT, TTFT, Quantiles
 from .pools import PoolCurve
+from .pools import seconds as seconds
 
 SCHEMA = 5  # version of the keys
 BEYOND = "beyond what the costs were measured for"  # of an assumption, with --extrapolate
-
-
-def seconds(value: float) -> str:
-    """A time in a table: two digits after the point below 100 s.
-
-    >>> seconds(1.9931), seconds(11377.99)
-    ('1.99', '11,378')
-    """
-    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def usd(amount: float | None) -> str:

@@ -201,6 +201,7 @@ class Planned:
     target: PlanTarget
     time: TimeSetup
     groups: CacheLayout | None = None  # of an instance; None if all layers count as full attention
+    pooled: int = 0  # blocks of the target's pool that are below the instances in time
 
     @property
     def engine(self) -> EngineName:
@@ -273,4 +274,6 @@ class Planned:
                 raise UsageError(f"Tier {tier.name} adds no block to the tiers above it. Give it a larger size.")
             lower.append(Tier(tier.name, capacity, block_bytes / tier.bandwidth))
             above += capacity
+        if (pool := self.target.pool) is not None and self.pooled:
+            lower.append(Tier(pool.name, self.pooled, block_bytes / pool.bandwidth, scope="cluster"))
         return lower

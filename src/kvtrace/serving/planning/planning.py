@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..._base.errors import UsageError
+from ..._base.errors import KvtraceError, UsageError
 from ..._base.step_work import part_of_work
 from ...analysis.block_sizes import by_block_size
 from ...analysis.curves import SHARES, HitCurve, hit_curve
@@ -358,8 +358,21 @@ def pool(trace: Trace, planned: Planned, best: RouterPlan) -> PoolCurve:
         trace, [int(share * size.size // block_bytes) for share in POOL_SIZES], instances=best.instances,
         first=blocks, router=router, lower=lower, roofline=roofline, bandwidth=size.bandwidth,
     )  # fmt: skip
-    assumes = [*curve.assumes, "the times and the number of instances are those without the pool"]
-    return replace(curve, planned=int(size.size // block_bytes), assumes=assumes)
+    return _pool_in_time(trace, planned, best, replace(curve, planned=int(size.size // block_bytes)))
+
+
+def _pool_in_time(trace: Trace, planned: Planned, best: RouterPlan, curve: PoolCurve) -> PoolCurve:
+    """The curve with the times of the planned instances, and the fewest that meet the target with the pool."""
+    rows, runs = [replace(curve.rows[0], ttft_s=best.ttft_s)], {}
+    try:
+        for row in curve.rows[1:]:
+            runs[row.capacity] = InstanceRuns(trace, replace(planned, pooled=row.capacity), best.router)
+            rows.append(replace(row, ttft_s=runs[row.capacity].at(best.instances).ttft_s))
+        fewest = runs[curve.planned].fewest(best.instances) if curve.planned else None
+    except KvtraceError as error:  # the engine has no such pool, or its host tier is too small for one
+        return replace(curve, assumes=[*curve.assumes, f"no times with the pool: {error}"])
+    assumes = [*curve.assumes, "TTFT: in time; all instances fetch over one link, with a transfer after another"]
+    return replace(curve, rows=rows, fewest=fewest, assumes=assumes)
 
 
 def instances(

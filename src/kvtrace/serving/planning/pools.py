@@ -44,6 +44,15 @@ def gigabytes(bytes_per_s: float) -> str:
     return f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
 
 
+def seconds(value: float) -> str:
+    """A time in a table: two digits after the point below 100 s.
+
+    >>> seconds(1.9931), seconds(11377.99)
+    ('1.99', '11,378')
+    """
+    return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PoolPoint(Described):
     """A size of a pool: the hits by source, and what its link carries."""
@@ -64,6 +73,9 @@ class PoolPoint(Described):
     break_even_bandwidth: float | None = field(  # bytes / `saved_s`: above it fetching is faster
         default=None, metadata=column("pays above", gigabytes, unit=" GB/s", none="-", optional=True)
     )
+    ttft_s: float | None = field(  # at a plan's quantile, in time: fetches from the pool wait for each other
+        default=None, metadata=column("TTFT", seconds, unit=" s", none="-", optional=True)
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,6 +91,7 @@ class PoolCurve(DescribedResult):
     bandwidth: float | None = field(  # bytes a second to one instance, if it is known
         default=None, metadata=column(optional=True)
     )
+    fewest: int | None = field(default=None, metadata=column(optional=True))  # instances for a plan's target with it
     assumes: list[str] = field(default_factory=lambda: list(ASSUMES))
 
     def _headline(self) -> str:

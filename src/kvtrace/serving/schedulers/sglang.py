@@ -172,12 +172,14 @@ class SglangScheduler(Scheduler):
 
     def receive(self, workers: Sequence[Any]) -> None:
         """Give decode workers their options."""
+        if self.enable_priority_scheduling and self.schedule_policy == "lpm":
+            raise UsageError("Decode workers with priorities are modelled with schedule_policy=fcfs. Set it.")
         for worker in workers:
             worker.receive(self.num_reserved_decode_tokens, self.disaggregation_decode_enable_radix_cache)
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """Data-parallel ranks with data-parallel attention."""
-        from ..core.sglang_lockstep import SglangLockstep, SglangRank
+        from ..core.lockstep import SglangLockstep, SglangRank
 
         if hasattr(engines[0], "tier_hits"):
             raise UsageError("Ranks in lockstep are not modelled with SGLang's host memory. Leave out --tiers.")
