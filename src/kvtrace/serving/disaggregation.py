@@ -78,9 +78,9 @@ class Disaggregation:
         None, "Bytes of a token in a KV transfer.  [default: those of --model]", metavar="N", minimum=1, group=TIME,
     )  # fmt: skip
     kv_transfer_timing_mode: TransferTiming | None = option(
-        None, "With dynamo, what a KV transfer carries: full_prompt, or destination_missing, the tokens that the decode "
-        "worker does not hold, which other engines send.  [default: full_prompt]", choices=TIMINGS, metavar="MODE",
-        group=TIME,
+        None, "With dynamo, what a KV transfer carries: full_prompt, or destination_missing, the tokens that the "
+        "decode worker does not hold, which other engines send.  [default: full_prompt]", choices=TIMINGS,
+        metavar="MODE", group=TIME,
     )  # fmt: skip
 
     kv_transfer_granularity: Granularity | None = option(
