@@ -256,7 +256,6 @@ def simulate_instances(
     else:
         demand = demand or block_demand(trace, *setting.demand_options)
         engines = [build(setting, demand) for _ in range(count)]
-    check_gateway(router, router_options, count)
     chooser = make_router(trace, router, engines, router_options)
     if spans is not None:
         chooser.change_fleet(instances, *spans.events)
@@ -300,9 +299,10 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
 
 
 def make_router(trace: Trace, name: str, engines: list[Any], options: str | None = None):
-    """The compiled router of a name, for a trace and the engines of its instances."""
+    """The compiled router of a name, for a trace and the engines of its instances; UsageError for wrong options."""
     from .core.serving import Router, SglangGateway
 
+    check_gateway(name, options, len(engines))
     if name == "sglang-cache-aware":
         terms = gateway_options(options).terms
         return SglangGateway(engines, trace.hash_ids, trace.offsets, trace.input_length, trace.block_size, terms)
@@ -389,7 +389,7 @@ class InstanceGroup:
         demand = demand or block_demand(trace, *self.setting.demand_options)
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
-        requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, _priorities(trace))
+        requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, priorities(trace))
         if self.spans is not None:
             require_own_tiers(self.tiers)
         per_host = min(self.instances_per_host or self.count, self.count)
@@ -488,7 +488,7 @@ class Deployed:
         }  # fmt: skip
 
 
-def _priorities(trace: Trace) -> np.ndarray | None:
+def priorities(trace: Trace) -> np.ndarray | None:
     """The column `priority` of a trace, if it has one of whole numbers."""
     column = trace.extra.get("priority")
     return column if isinstance(column, np.ndarray) and column.dtype.kind in "iu" else None

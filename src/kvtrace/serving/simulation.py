@@ -217,6 +217,8 @@ def _serve_apart(
         raise UsageError(
             "--prefill-workers does not go with --instances, --tiers or data-parallel ranks. Leave them out."
         )
+    if fleet.spans is not None or fleet.router_options:
+        raise UsageError("--prefill-workers does not go with --fleet or --router-options. Leave them out.")
     build, unit_ms = WORKERS[engine]
 
     def built(played: Trace) -> Any:
