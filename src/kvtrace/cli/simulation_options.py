@@ -275,6 +275,8 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     from ..analysis.capacities import parse_capacities, parse_capacity
     from ..cache.tiers import parse_tiers, parse_timed_tiers
 
+    if tiers and capacity != "auto":
+        raise click.UsageError("--tiers has the capacities. Leave out --capacity.")
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
     parse = partial(parse_capacity, **units)
@@ -315,7 +317,7 @@ def capacity_as_written(capacity: str, trace: Any, units: dict[str, Any]) -> Ite
             error.add_note(hint)
         for text in names(capacity) if (TOO_SMALL in str(error) and not hint) else ():
             blocks = None if text == "auto" else parse_capacity(text, **units)
-            if text != str(blocks):
+            if blocks is not None and text != str(blocks):
                 error.args = (str(error).replace(f"--capacity {blocks} {TOO_SMALL}", f"--capacity {text} ({blocks:,} blocks) {TOO_SMALL}"),)
         raise
 

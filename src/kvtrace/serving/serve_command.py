@@ -212,6 +212,8 @@ def worker_options(deployment: Deployment, text: str, kind: str) -> ServeCommand
         raise UsageError(message) from None
     if "model" in command.stated:
         raise UsageError(f"--{kind}-options cannot name another model. Leave it out.")
+    if unknown := command.stated.get("not_modelled"):
+        raise UsageError(f"--{kind}-options: {', '.join(unknown)} is not modelled. Leave it out.")
     return replace(command, stated={name: value for name, value in command.stated.items() if name != "engine"})
 
 
