@@ -137,6 +137,16 @@ def test_tiers_say_where_each_hit_came_from(path, capsys):
     assert "in dram" in shown(capsys, path, "--tiers", "hbm=2,dram=3", "--inclusive")
 
 
+def test_a_shared_tier_of_no_blocks_is_none(path, capsys):
+    options = [path, "--instances", "2", "--router", "sticky", "--schedule", "serial"]
+    (without,) = results(capsys, *options, "--capacity", "2")
+    (found,) = results(capsys, *options, "--tiers", "hbm=2,pool=0@cluster")
+    assert found["hit_blocks"] == without["hit_blocks"] and found["tiers"][1]["hit_blocks"] == 0
+    (pool,) = results(capsys, *options, "--tiers", "hbm=0,pool=2@cluster")
+    (one,) = results(capsys, path, "--capacity", "2")
+    assert pool["hit_blocks"] == pool["tiers"][1]["hit_blocks"] == one["hit_blocks"]
+
+
 def test_tiers_in_time_have_a_rate_and_say_where_each_hit_came_from(path, capsys):
     in_time = ["--gpu", "h100", "--model", "llama-3.1-8b", "--tiers", "hbm=3,dram=9@25GB/s"]
     (found,) = results(capsys, path, *in_time)
@@ -166,6 +176,13 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         (["--mode", "word"], 2, "is not a mode"),
         (["--tiers", "hbm=2"], 2, "--tiers needs two tiers or more"),
         (["--tiers", "hbm=2,hbm=3"], 2, "repeats a name"),
+        (["--tiers", "hbm=2,dram=3@Hosts"], 2, "'Hosts' is not valid for tier dram. Did you mean host?"),
+        (["--tiers", "hbm=2,dram=3@writethrough"], 2, "Did you mean write-through?"),
+        (["--tiers", "hbm=2,dram=3@25"], 2, "'25' is not valid for tier dram. A tier can have a rate (25GB/s)"),
+        (["--tiers", "hbm=2,dram=3@0GB/s"], 2, "'0GB/s' is not valid for tier dram"),
+        (["--tiers", "hbm=2,dram=3", "--capacity", "3"], 2, "--tiers has the capacities. Leave out --capacity."),
+        (["--tiers", ""], 2, "--tiers is empty. Give a value, or leave it out."),
+        (["--router", "", "--instances", "2"], 2, "--router is empty"),
         (["--tiers", "hbm=2,dram=2", "--inclusive"], 2, "each tier must be larger"),
         (["--tiers", "hbm=2,dram=2", "--instances-per-host", "2"], 2, "--instances-per-host needs a tier of a host"),
         (["--tiers", "hbm=2,pool=9@cluster@9us", "--instances", "2"], 2, "does not model pool=...@9us"),

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import heapq
 
-from tests.reference.sglang_scheduler import Batch, Scheduler, request_of
+from tests.reference.sglang_scheduler import PROMPTS_WEIGH, Batch, Scheduler, request_of
 from tests.reference.vllm_scheduler import step_seconds
 
 NEVER = 1e300
-PATIENCE = 3  # turns in which an idle worker finds nothing, until it waits for an event
+PATIENCE = 3  # turns in which an idle worker finds nothing, until it waits for an event; one with unseen requests goes on
 SMALL_BATCH = 32  # up to so many seats, a decode worker has three times as many rows
 
 
@@ -42,7 +42,8 @@ class Worker(Scheduler):
     def __init__(self, case, net):
         super().__init__(case)
         self.case, self.net = case, net
-        self.inbox, self.steps, self.idle_turns = [], [], 0
+        self.inbox, self.steps, self.idle_turns, self.turns = [], [], 0, 0
+        self.interval = case["settings"].get("scheduler_recv_interval", 1)
         self.buffers = 2 * self.seats
         count = len(case["requests"])
         self.cached, self.began, self.known, self.ended, self.retractions = (
@@ -61,8 +62,12 @@ class Worker(Scheduler):
 
     def live(self):
         while True:
-            yield NEVER if self.idle_turns >= PATIENCE else self.now
-            batch = self.turn()
+            yield NEVER if self.idle_turns >= PATIENCE and not self.inbox else self.now
+            self.turns += 1 if self.last is None or self.last.kind == "decode" else PROMPTS_WEIGH
+            seen = []
+            if self.turns >= self.interval:
+                self.turns, seen, self.inbox = 0, self.inbox, []
+            batch = self.turn([request_of(self.case, row) for row in seen])
             if batch is not None:
                 self.begin(batch)
                 self.idle_turns = 0
@@ -102,12 +107,10 @@ class Prefill(Worker):
         super().__init__(case, net)
         self.bootstrapping, self.leaving = [], []
 
-    def turn(self):
-        for row in self.inbox:
-            request = request_of(self.case, row)
+    def turn(self, new):
+        for request in new:
             request.limit, request.sent, request.told = 1, 0, 0
             self.bootstrapping.append(request)
-        self.inbox = []
         stay = []
         for request in self.bootstrapping:
             reserved = self.net.reserved[request.row]
@@ -173,11 +176,11 @@ class Decode(Worker):
 
     def add(self, request):
         """A request was retracted."""
+        request.entered = next(self.entries)
         self.retracted.append(request)
 
-    def turn(self):
-        self.queue += [request_of(self.case, row) for row in self.inbox]
-        self.inbox = []
+    def turn(self, new):
+        self.queue += new
         self.take_back()
         if not self.retracted:
             self.reserve_pages()

@@ -138,6 +138,8 @@ class ResultColumn(Mapping[str, Any]):
         """A value as the text of a cell; text has no format."""
         if value is None or isinstance(value, str) or not self.format:
             return self.none if value is None else str(value)
+        if value != value:  # NaN: it is not known
+            return self.none or "-"
         scaled = value * self.scale if self.scale != 1 else value
         return f"{self.format(scaled) if callable(self.format) else format(scaled, self.format)}{self.unit}"
 

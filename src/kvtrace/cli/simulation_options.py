@@ -280,6 +280,8 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
     parse = partial(parse_capacity, **units)
+    if tiers and capacity != "auto":
+        raise UsageError("--tiers has the capacities. Leave out --capacity.")
     if run.time.cost and tiers:
         kv_bytes = roofline.model.kv_bytes_per_token if roofline else units["kv_bytes_per_token"]
         if kv_bytes is None:
@@ -293,7 +295,7 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
         capacities = {engine: [run.time.blocks_of(engine, trace.block_size, layouts.get(engine))] for engine in engines}
     elif capacity != "auto" and not tiers:
         capacities = {engine: list(dict.fromkeys(parse_capacities(capacity, **size))) for engine, size in sizes.items()}
-    return run.changed(capacities=capacities, tiers=parse_tiers(tiers, parse) if tiers else None, lower=lower)
+    return run.changed(capacities=capacities, tiers=parse_tiers(tiers, lambda text: 0 if text == "0" else parse(text)) if tiers else None, lower=lower)
 
 
 def kv_bytes_of(run: Run, options: dict[str, Any]) -> int | None:

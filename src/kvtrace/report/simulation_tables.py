@@ -309,9 +309,10 @@ def _fleet_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> 
         table.add_columns(["TTFT p50 (s)", "fixed fleet", "TTFT p99 (s)", "fixed fleet"], right=True)
     for old, new in zip(fixed["phases"], fleet["phases"], strict=True):
         cells = [f"{new['start_s']:,.0f}", f"{new['instances']:,}", f"{new['requests']:,}"]
-        cells += [f"{phase['token_hit_rate']:.4f}" for phase in (new, old)]
+        cells += [f"{phase['token_hit_rate']:.4f}" if phase["tokens"] else "-" for phase in (new, old)]
         if in_time:
-            cells += [f"{phase['ttft_s'][name]:.3f}" for name in ("p50", "p99") for phase in (new, old)]
+            times = [phase["ttft_s"][name] for name in ("p50", "p99") for phase in (new, old)]
+            cells += [_figure("{:.3f}", time) for time in times]
         table.add_row(*cells)
     lost, points = before["hit_tokens"] - row["hit_tokens"], 100 * (before["token_hit_rate"] - row["token_hit_rate"])
     table.caption = (
@@ -336,7 +337,8 @@ def _loop_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> T
     for name, (keys, text) in LOOP_FIGURES.items():
         scale = 1000 if "(ms)" in name else 1
         old, new = scale * _value(before, keys), scale * _value(row, keys)
-        table.add_row(name, text.format(old), text.format(new), text.replace("{:", "{:+").format(new - old))
+        cells = [_figure(text, old), _figure(text, new), _figure(text.replace("{:", "{:+"), new - old)]
+        table.add_row(name, *cells)
     if before["rejected"] or row["rejected"]:
         old, new = before["rejected"], row["rejected"]
         table.add_row("requests rejected", f"{old:,}", f"{new:,}", f"{new - old:+,}")
@@ -347,6 +349,11 @@ def _loop_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> T
     if loop["idle_skipped_s"]:
         table.caption += f" Idle caps skipped {loop['idle_skipped_s']:,.0f} s without a request."
     return table
+
+
+def _figure(text: str, value: float) -> str:
+    """A figure in a form; - for NaN, which is not known."""
+    return text.format(value) if value == value else "-"
 
 
 def _value(row: dict[str, Any], keys: tuple[str, ...]) -> float:

@@ -146,7 +146,7 @@ def _built(
     if kinds.max_local_prefill_length is not None and engine in EARLY:
         raise UsageError("SGLang's decode workers compute no prompts. Leave out --max-local-prefill-length.")
     ones = np.ones(len(trace), dtype=np.int64)
-    kept = {name: column for name, column in trace.extra.items() if name == "priority"}  # no limits of outputs
+    kept = {name: column for name, column in trace.extra.items() if name == "priority"}
     prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra=kept)
     sides = [
         _Side.of(prefill, Trace.from_columns(prompts, block_size=trace.block_size, tail=trace.tail)),
@@ -165,7 +165,7 @@ def _built(
     serving = ApartServing(
         [side.instances for side in sides], [side.router for side in sides], requests,
         [side.requests for side in sides], [prefill.setting.capacity, decode.setting.capacity], links, (sizes, each),
-        (engine in EARLY, engine in EARLY, local),
+        (engine in EARLY, local),
     )  # fmt: skip
     decode.own_scheduler.receive(sides[1].instances)
     return ApartWorkers(prefill, decode, kinds, sides, serving, links, requests, front)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
@@ -10,6 +11,7 @@ from .._base.errors import UsageError, wrong_word
 from .._base.options import option
 from .._base.units import size_bytes
 from .deployment import TIME
+from .fleet_schedule import MAX_INSTANCES
 from .routers import RouterName, check_router
 
 if TYPE_CHECKING:
@@ -25,7 +27,10 @@ def bytes_per_second(text: str) -> float:
     >>> bytes_per_second("50GB/s")
     50000000000.0
     """
-    return float(size_bytes(text.strip().removesuffix("/s"), "bandwidth"))
+    with suppress(UsageError):
+        if rate := float(size_bytes(text.strip().removesuffix("/s"))):
+            return rate
+    raise UsageError(f"{text!r} is not a bandwidth. Examples: 50GB/s, 800MB/s.")
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,10 @@ class Disaggregation:
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
 
     def _check_numbers(self) -> None:
-        for name in ("prefill_workers", "decode_workers", "decode_capacity", "kv_transfer_bytes_per_token"):
+        for name, number in (("prefill-workers", self.prefill_workers), ("decode-workers", self.decode_workers)):
+            if number is not None and not 1 <= number <= MAX_INSTANCES:
+                raise UsageError(f"--{name} must be from 1 to {MAX_INSTANCES:,}.")
+        for name in ("decode_capacity", "kv_transfer_bytes_per_token"):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")

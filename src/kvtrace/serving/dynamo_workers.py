@@ -55,7 +55,10 @@ def dynamo_workers(
     from .core.instance import Requests
 
     if not isinstance(cost, DynamoCost) or not isinstance(scheduler, DynamoScheduler):
-        raise UsageError("Dynamo's prefill and decode workers have step times of their own. Leave out --gpu, --costs.")
+        raise UsageError(
+            "Dynamo's prefill and decode workers have step times of their own. Use --capacity in place of --gpu or "
+            "--costs, or another --engine."
+        )
     if disaggregation.seconds_per_token and disaggregation.kv_transfer_latency_s:
         raise UsageError("Dynamo's replay has a latency or a bandwidth of KV transfers, not both. Leave out one.")
     if disaggregation.max_local_prefill_length is not None:

@@ -76,6 +76,7 @@ class Timeline:
 # instance idle at each arrival, so that no router could see a load.
 OVERLAP = "open-loop:30"
 IMBALANCE = "the tokens of the busiest instance, divided by the mean over the instances"
+FEW_OVERLAP = "Few requests overlap, so one instance may be enough for this load."
 NEARLY_ALL = 0.9  # share of the requests on one instance that is worth a warning
 
 
@@ -179,7 +180,7 @@ class FleetSimulation(Simulation):
             return "They have the same session or second block. Try --router kv-aware."
         if self.setting.schedule.kind == "serial":
             return f"Each request ends before the next one arrives. Try --schedule {OVERLAP}."
-        return "Few requests overlap, so one instance may be enough for this load."
+        return FEW_OVERLAP
 
 
 def simulate_instances(

@@ -10,7 +10,7 @@ from .._base.results import any_value, column
 from ..cache.tiered import SharedTierDict, hits_by_tier
 from .deployment import Deployment
 from .expectations import ExpectedError, expected_error
-from .instances import FleetSimulation, Timeline
+from .instances import FEW_OVERLAP, FleetSimulation, Timeline
 from .overload import Overload, overload
 from .quantiles import Quantiles as Quantiles
 from .quantiles import quantiles_of as quantiles_of
@@ -51,6 +51,9 @@ class ServingRun(FleetSimulation):
         names = ("started_s", "first_s", "ended_s", "cached_tokens", "preemptions", "recomputed_tokens")
         times = {name: getattr(self, name) for name in names}
         return super()._columns() | times | {"ttft_s": self.first_s - self.trace.timestamp / 1000}
+
+    def _remedy(self) -> str:
+        return FEW_OVERLAP if self.router not in ("overlap", "sticky") else super()._remedy()
 
     @property
     def counted(self) -> slice:

@@ -212,7 +212,7 @@ def _serve_apart(
     engine = fleet.setting.engine
     if engine not in WORKERS:
         raise UsageError(
-            f"--prefill-workers is not simulated with engine {engine}. Use --engine {' or '.join(WORKERS)}."
+            f"--prefill-workers is not simulated with engine {engine}. Use --engine dynamo, vllm or sglang."
         )
     if fleet.instances > 1 or fleet.lockstep or fleet.tiers:
         raise UsageError(
