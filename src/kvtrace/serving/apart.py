@@ -161,8 +161,8 @@ def _built(
             "request that it is asked for. Try another router."
         )
     ones = np.ones(len(trace), dtype=np.int64)
-    ranks = {name: column for name, column in trace.extra.items() if name == "priority"}
-    prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra=ranks)
+    kept = {name: column for name, column in trace.extra.items() if name == "priority"}
+    prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra=kept)
     sides = [
         _Side.of(prefill, Trace.from_columns(prompts, block_size=trace.block_size, tail=trace.tail)),
         _Side.of(decode, trace),

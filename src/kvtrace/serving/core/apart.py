@@ -133,7 +133,9 @@ class ApartServing(InterleavedServing):
         for worker in self.instances:
             if hasattr(worker, "settle"):
                 worker.settle()
-        InterleavedServing.close(self)
+        sent = (np.asarray(self.sender) >= 0) | (np.asarray(self.receiver) >= 0)
+        if not (sent & np.isnan(self.decodes.outcomes["ended"])).any():  # else they wait for ever, which is an error
+            InterleavedServing.close(self)
 
     # ---- what happens
 
