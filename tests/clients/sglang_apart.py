@@ -275,7 +275,7 @@ class Worker(plain.Server):
         got, row = len(req.output_ids), self.rows[req.row]
         if got + 1 == row["output"] < row.get("limit", row["output"]):
             return plain.STOP
-        return FIRST_OUTPUT + req.row * 3_000 + got
+        return FIRST_OUTPUT + req.row * 200_000 + got
 
 
 class Net:

@@ -17,6 +17,7 @@ from tests.serving.test_dynamo_tiers import COUNTS, TIMES, VECTORS, require_equa
 
 SCOPES = {"rank": "dp_rank_local", "cluster": "cluster_shared"}
 TOKEN_BYTES = 1_000_000
+OLD_PLACE = 721_927  # a seed: preempted requests find their old places among those that wait for transfers
 # the replay stops by itself: requests that were loaded hold all blocks; its router gets news of a block it lacks
 STOPS = ("effect-free zero-duration pass", "Failed to find block", "failed to apply replay KV event")
 
@@ -109,6 +110,8 @@ def make_vectors(folder, count=16):
         version, requests = replayed(case, folder)
         if requests and any(request[6] for request in requests):
             chosen.append({"case": case, "requests": requests})
+    case = dynamo_tier_case(random.Random(OLD_PLACE))
+    chosen.append({"case": case, "requests": replayed(case, folder)[1]})
     return {"engine": "dynamo", "version": version, "vectors": chosen}
 
 

@@ -251,10 +251,8 @@ class TierScheduler(Scheduler):
         super().__init__(case)
         self.pool = Copies(case["capacity"])
         self.tier, self.client = tier, client
-        self.held, self.asleep = (
-            [],
-            set(),
-        )  # requests that the tier deferred, in order, and those that wait for a transfer
+        self.held, self.asleep = [], set()  # requests that the tier deferred, and those that wait for a transfer
+        self.places = []  # the order of `held`, with the places of requests that left it from its middle
         self.loading = {}  # name -> the load of this worker that reads it
         self.reader = {}  # physical block -> the store that reads it
         self.not_before = 0.0
@@ -359,15 +357,18 @@ class TierScheduler(Scheduler):
     # ---- who gets tokens
 
     def next_waiting(self):
-        for live in self.held:
-            if live not in self.asleep:
-                return live
+        if len(self.held) > len(self.asleep):
+            while self.places[0] not in self.held:
+                del self.places[0]
+            return next(live for live in self.places if live in self.held and live not in self.asleep)
         return self.waiting[0] if self.waiting else None
 
     def leave(self, live):
         if live in self.held:
             self.held.remove(live)
             self.asleep.discard(live)
+            if self.places[0] is live:
+                del self.places[0]
         else:
             self.waiting.remove(live)
 
@@ -375,6 +376,7 @@ class TierScheduler(Scheduler):
         if live not in self.held:
             self.waiting.remove(live)
             self.held.append(live)
+            self.places.append(live)  # its old place counts, if it is still there
         self.asleep.add(live)
 
     def lacks(self, live, hits, tokens):

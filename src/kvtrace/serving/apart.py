@@ -21,7 +21,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .disaggregated import DisaggregatedRun, serve_workers
 from .disaggregation import Disaggregation
-from .instances import Cost, Timeline, entered_s, make_router
+from .instances import Cost, Timeline, entered_s, make_router, priorities
 from .lanes import ClosedLoop
 from .models.shape import ModelShape
 from .routers import RouterName
@@ -146,7 +146,8 @@ def _built(
     if kinds.max_local_prefill_length is not None and engine in EARLY:
         raise UsageError("SGLang's decode workers compute no prompts. Leave out --max-local-prefill-length.")
     ones = np.ones(len(trace), dtype=np.int64)
-    prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra={})
+    ranks = {name: column for name, column in trace.extra.items() if name == "priority"}
+    prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra=ranks)
     sides = [
         _Side.of(prefill, Trace.from_columns(prompts, block_size=trace.block_size, tail=trace.tail)),
         _Side.of(decode, trace),
@@ -164,7 +165,7 @@ def _built(
     serving = ApartServing(
         [side.instances for side in sides], [side.router for side in sides], requests,
         [side.requests for side in sides], [prefill.setting.capacity, decode.setting.capacity], links, (sizes, each),
-        (engine in EARLY, engine in EARLY, local),
+        (engine in EARLY, local),
     )  # fmt: skip
     decode.own_scheduler.receive(sides[1].instances)
     return ApartWorkers(prefill, decode, kinds, sides, serving, links, requests, front)
@@ -187,7 +188,8 @@ class _Side:
         setting = replace(scheduler.setting_of(workers.setting), layout=None)
         demand = block_demand(trace, *setting.demand_options)
         tokens, outputs = scheduler.lengths(demand.trace)
-        requests = Requests(np.zeros(len(trace)), tokens, outputs, scheduler.needs(demand, setting))
+        needs = scheduler.needs(demand, setting)
+        requests = Requests(np.zeros(len(trace)), tokens, outputs, needs, priorities(trace))
         terms = workers.cost.terms(setting.capacity * trace.block_size)
         if workers.lockstep and workers.ranks > 1 and setting.engine == "vllm":
             raise UsageError(

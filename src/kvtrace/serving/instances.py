@@ -389,7 +389,7 @@ class InstanceGroup:
         demand = demand or block_demand(trace, *self.setting.demand_options)
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
-        requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, _priorities(trace))
+        requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, priorities(trace))
         if self.spans is not None:
             require_own_tiers(self.tiers)
         per_host = min(self.instances_per_host or self.count, self.count)
@@ -488,7 +488,7 @@ class Deployed:
         }  # fmt: skip
 
 
-def _priorities(trace: Trace) -> np.ndarray | None:
+def priorities(trace: Trace) -> np.ndarray | None:
     """The column `priority` of a trace, if it has one of whole numbers."""
     column = trace.extra.get("priority")
     return column if isinstance(column, np.ndarray) and column.dtype.kind in "iu" else None

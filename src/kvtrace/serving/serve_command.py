@@ -108,7 +108,7 @@ SCHEDULER = {  # engine -> option -> the scheduler's option, which has its value
         f"--{name.replace('_', '-')}": name
         for name in (
             "scheduler_recv_interval", "schedule_policy", "schedule_conservativeness", "max_prefill_tokens",
-            "priority_scheduling_preemption_threshold", "retraction_policy",
+            "priority_scheduling_preemption_threshold", "retraction_policy", "num_reserved_decode_tokens",
         )
     },
 }  # fmt: skip
@@ -119,6 +119,7 @@ SCHEDULER_FLAGS = {
         for name in (
             "disable_overlap_schedule", "enable_mixed_chunk", "enable_priority_scheduling",
             "disable_priority_preemption", "schedule_low_priority_values_first",
+            "disaggregation_decode_enable_radix_cache",
         )
     },
 }  # fmt: skip

@@ -10,7 +10,7 @@ cdef enum:
     ARRIVES = 0  # the kinds of events: the next request of a closed loop arrives,
     COMPUTED = 1  # a prompt is computed, as PREFILLS,
     ENDED = 2  # a request has ended, as DECODES,
-    CHUNK = 3  # a chunk of a prompt is computed,
+    CHUNK = 3  # a part of a prompt can be sent: with COMPUTED in the order in which both became known,
     RESERVED = 4  # a decode worker has room for the KV cache of a request,
     MOVED = 5  # the KV cache has come, and its place at the prefill worker is free
 
@@ -32,7 +32,7 @@ cdef class ApartServing(InterleavedServing):
     cdef Links links
     cdef int prefillers  # the first instances
     cdef long long decode_capacity, most_local
-    cdef bint early, chunks
+    cdef bint early
     cdef const double[::1] size  # request -> bytes of its KV cache
     cdef double token_bytes  # of a prompt token that need not be sent
     cdef readonly long long[::1] sender, receiver  # request -> its instances
@@ -65,13 +65,21 @@ cdef class VllmWorker(HoldingInstance):
 cdef class SglangApart(SglangPrefill):
     cdef bint keeps  # a decode worker has a radix cache
     cdef long long reserve  # tokens that a decode worker keeps free for the next outputs of each request
-    cdef list incoming  # rows without room for their KV cache
-    cdef long long coming  # requests whose KV cache is on the way
-    cdef list come  # rows whose KV cache has come
+    cdef list incoming  # rows for whose KV cache the decode worker has no room yet
+    cdef list moving  # rows whose KV cache is on the way
+    cdef signed char[::1] progress  # request -> ADMITTED, ARRIVED
+    cdef long long admitted, arrived  # requests of `incoming` and of `moving` that can leave
+    cdef long long buffers  # metadata buffers that are free
+    cdef long long[::1] sent  # prompt tokens that need not be sent any more
+    cdef bint still  # the last turn took no time
+    cdef int idle_turns
     cdef list joining  # rows that wait for a seat in the batch
     cdef list offloaded  # retracted rows, whose KV cache is in host memory
 
     cdef bint _has_news(self) except -1
+    cdef int _begin_prefills(self) except -1
+    cdef int _leave(self) except -1
+    cdef int _send_part(self, Py_ssize_t row, long long tokens, double at) except -1
     cdef int _receive(self) except -1
     cdef int _resume(self) except -1
     cdef int _reserve_incoming(self) except -1

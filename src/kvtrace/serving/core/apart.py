@@ -9,7 +9,14 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.blocks import PagedCache
 from cython.cimports.kvtrace.cache.core.engine import Engine
 from cython.cimports.kvtrace.cache.core.radix import ROOT
-from cython.cimports.kvtrace.serving.core.instance import DECODES, PREFILLS, Instance, Requests, SessionLanes
+from cython.cimports.kvtrace.serving.core.instance import (
+    DECODES,
+    PREFILLS,
+    WHOLE,
+    Instance,
+    Requests,
+    SessionLanes,
+)
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
 from cython.cimports.kvtrace.serving.core.sglang_prefill import SglangPrefill
@@ -46,7 +53,7 @@ class ApartServing(InterleavedServing):
     `requests` has the arrivals at the first engine; each kind of worker has Requests of its own, in which `arrival` is
     when one of its workers gets the request. Early: a request goes to both workers at once, and its prompt is computed
     when the decode worker has room for it (SGLang); else it goes to the decode worker when its prompt is computed, and
-    its KV cache moves when the decode worker has room (vLLM). With `chunks`, a chunk moves as soon as it is computed.
+    its KV cache moves when the decode worker has room (vLLM).
 
     A decode worker computes a prompt itself if at most `most_local` of its tokens do not hit there (-1: none).
     """
@@ -60,7 +67,7 @@ class ApartServing(InterleavedServing):
         self.prefills, self.decodes = kinds
         self.links, self.prefillers = links, len(prefill)
         self.size, self.token_bytes = np.ascontiguousarray(transfer[0], dtype=np.float64), transfer[1]
-        self.early, self.chunks, self.most_local = rules
+        self.early, self.most_local = rules
         self.local = np.zeros(rows, dtype=np.int64)
         self.sender, self.receiver = np.full((2, rows), NOBODY, dtype=np.int64)
         self.left = np.zeros(rows)
@@ -95,7 +102,10 @@ class ApartServing(InterleavedServing):
 
     def tell(self, kind, row, seconds):
         """A worker tells what it has done at a time."""
-        self._note(seconds, kind, row)
+        if kind == CHUNK:
+            self._note(seconds, COMPUTED, ~row)
+        else:
+            self._note(seconds, kind, row)
 
     def _note(self, seconds, kind, row):
         """Something happens at a time; of one moment and kind, in this order."""
@@ -111,25 +121,25 @@ class ApartServing(InterleavedServing):
                 if not self._arrive(row):
                     self.lanes.complete(row, seconds)
                 self._plan_arrival()
+        elif kind == COMPUTED and row < 0:
+            row = ~row
+            instance = self.instances[self.sender[row]]
+            self._move(
+                row, self.left[row] - self.token_bytes * (self.prefills.tokens[row] - instance.computed_tokens(row)),
+                seconds, False,
+            )  # fmt: skip
         elif kind == COMPUTED:
             self.computed[row] = seconds
             if self.early:
                 self._move(row, self.left[row], seconds, True)
             else:
                 self._send_to_decode(row, seconds)
-        elif kind == CHUNK:
-            if self.chunks:
-                instance = self.instances[self.sender[row]]
-                self._move(
-                    row, self.left[row] - self.token_bytes * (
-                        self.prefills.tokens[row] - instance.computed_tokens(row)
-                    ), seconds, False,
-                )  # fmt: skip
         elif kind == RESERVED:
             instance = self.instances[self.receiver[row]]
             self.left[row] = max(0.0, self.size[row] - self.token_bytes * self.decodes.cached[row])
             if self.early:
-                self._send_to_prefill(row, seconds)
+                instance = self.instances[self.sender[row]]
+                instance.admit(row, self.decodes.cached[row], seconds)
             else:
                 self._move(row, self.left[row], seconds, True)
         elif kind == MOVED:
@@ -158,6 +168,7 @@ class ApartServing(InterleavedServing):
             return False
         if self.early:
             self._send_to_decode(row, at)
+            self._send_to_prefill(row, at)
         else:
             if self.most_local >= 0:
                 self._choose_decode(row, at)
@@ -205,9 +216,11 @@ class ApartServing(InterleavedServing):
         """Send a part of a KV cache; after the last one, its place is free and the decode worker has it."""
         workers = self.links.worker
         end: cython.double
+        size = max(0.0, min(size, self.left[row]))
+        if size == 0 and not is_last:
+            return 0
         if self.begun[row] != self.begun[row]:  # NaN: the first part
             self.begun[row] = at
-        size = max(0.0, min(size, self.left[row]))
         self.left[row] -= size
         end = self.links.begin(workers[self.sender[row]], workers[self.receiver[row]], size, at)
         return self._note(end, MOVED, row) if is_last else 0
@@ -355,14 +368,15 @@ class VllmWorker(HoldingInstance):
 # arrival, while the next outputs of all active ones keep room (DecodePreallocQueue); those whose KV cache has come
 # (DecodeTransferQueue) join the batch, with the first token from the prefill worker, while it has seats.
 #
-# A prompt is computed once the decode worker has its pages. Its KV cache is sent chunk by chunk, and the prefill
-# worker's pages and seat are free when the last one has arrived. A decode worker has a radix cache only with
-# --disaggregation-decode-enable-radix-cache: then it receives what does not hit.
-#
-# These rules are read from that code; SGLang itself was not driven.
+# A prefill worker queues a prompt once the decode worker has its pages. What is cached is sent when the pass begins,
+# a chunk when it is computed; the pages and the seat are free when a turn finds that the last part has arrived. A
+# decode worker has a radix cache only with --disaggregation-decode-enable-radix-cache: then it receives what does not
+# hit. Twin: tests/reference/sglang_apart.py.
 
 
 FEW = cython.declare(cython.longlong, 32)  # seats, up to which a decode worker has three times as many places for KV
+HAS_ROOM = cython.declare(cython.int, 1)  # the progress of a request: the decode worker has pages for its prompt,
+HAS_COME = cython.declare(cython.int, 2)  # its KV cache has come
 
 
 class SglangApart(SglangPrefill):
@@ -370,9 +384,14 @@ class SglangApart(SglangPrefill):
 
     def join(self, group, prefills):
         SglangPrefill.join(self, group, prefills)
-        self.incoming, self.come, self.joining, self.offloaded = [], [], [], []
-        self.coming = 0
-        if self.role == DECODES and self.limits.seats <= FEW:
+        rows: cython.Py_ssize_t = self.requests.tokens.shape[0]
+        self.incoming, self.moving, self.joining, self.offloaded = [], [], [], []
+        self.progress, self.sent = np.zeros(rows, dtype=np.int8), np.zeros(rows, dtype=np.int64)
+        self.admitted = self.arrived = 0
+        self.buffers, self.still = 2 * self.limits.seats, False
+        if self.role == PREFILLS:
+            self.limit[:] = 1
+        elif self.limits.seats <= FEW:
             self.vacant += 2 * self.limits.seats
 
     def receive(self, reserve, keeps):
@@ -381,21 +400,24 @@ class SglangApart(SglangPrefill):
 
     def active(self):
         active: cython.longlong = SglangPrefill.active(self)
-        return active + len(self.incoming) + len(self.offloaded) if self.role == DECODES else active
+        return active if self.role == WHOLE else active + len(self.incoming) + len(self.offloaded)
 
     def computed_tokens(self, row):
-        return self.prefix[row] if self.limits.overlap else self.end[row]
+        return self.sent[row]
+
+    def admit(self, row, held, at):
+        self.progress[row], self.sent[row] = HAS_ROOM, held
+        self.admitted += 1
+        return self.wake(at)
 
     def moved(self, row, at):
-        """The KV cache of a request has been received: here, or by its decode worker, so that its pages are free."""
-        if self.role == PREFILLS:
-            self._release(row)
-        else:
-            self.come.append(row)
+        """The KV cache of a request has been received: here, or by its decode worker."""
+        self.progress[row] = HAS_COME
+        self.arrived += 1
         return self.wake(at)
 
     def _wait(self, row):
-        if self.role != DECODES:
+        if self.role == WHOLE:
             return SglangPrefill._wait(self, row)
         if self.retracted[row]:
             self.offloaded.append(row)
@@ -405,18 +427,76 @@ class SglangApart(SglangPrefill):
 
     def _has_news(self):
         """Whether the next turn may do more than decode."""
-        return self.incoming or self.come or self.joining or self.offloaded
+        return self.incoming or self.arrived or self.joining or self.offloaded
+
+    # ---- a prefill worker
+
+    def _begin_prefills(self):
+        """Requests for which the decode worker has pages enter the queue, in order of arrival."""
+        row: cython.Py_ssize_t
+        stay: list = []
+        if not self.still:
+            self._leave()
+        if not self.admitted or not self.buffers:
+            return 0
+        for item in self.incoming:
+            row = item
+            if self.progress[row] == HAS_ROOM and self.buffers > 0:
+                self.buffers -= 1
+                self.admitted -= 1
+                SglangPrefill._wait(self, row)
+            else:
+                stay.append(row)
+        self.incoming = stay
+        return 0
+
+    def _leave(self):
+        """Prompts that have arrived are inserted once more, and give back their pages and seats."""
+        row: cython.Py_ssize_t
+        stay: list = []
+        if not self.arrived:
+            return 0
+        for item in self.moving:
+            row = item
+            if self.progress[row] != HAS_COME:
+                stay.append(row)
+                continue
+            self._publish(row, self.held[row])
+            self._release(row)
+            self.buffers += 1
+        self.moving, self.arrived = stay, 0
+        return 0
+
+    def _send_part(self, row, tokens, at):
+        """Whole pages of a prompt can be sent."""
+        tokens -= tokens % self.page
+        if tokens > self.sent[row]:
+            self.sent[row] = tokens
+            self.group_of_workers.tell(CHUNK, row, at)
+        return 0
+
+    # ---- a decode worker
 
     def _receive(self):
         """The queues of a decode worker, before it plans a batch."""
+        row: cython.Py_ssize_t
+        stay: list = []
         if self.offloaded:
             self._resume()
         if not self.offloaded:
             if self.incoming:
                 self._reserve_incoming()
-            self.coming -= len(self.come)
-            self.joining.extend(self.come)
-            self.come = []
+            if self.arrived:
+                for item in self.moving:
+                    row = item
+                    if self.progress[row] == HAS_COME:
+                        self.buffers += 1
+                        self.entries += 1
+                        self.entered[row] = self.entries
+                        self.joining.append(row)
+                    else:
+                        stay.append(row)
+                self.moving, self.arrived = stay, 0
         return self._join() if self.joining else 0
 
     def _resume(self):
@@ -454,7 +534,7 @@ class SglangApart(SglangPrefill):
             self.incoming.sort(key=self._order)
         for item in self.incoming:
             row = item
-            if self.vacant <= 0:
+            if self.vacant <= 0 or self.buffers <= 0:
                 break
             if self.keeps:
                 node = self.cache.match(row, self.cache.pages_of(requests.tokens[row]))
@@ -475,7 +555,8 @@ class SglangApart(SglangPrefill):
             self.held[row], self.seated[row] = requests.tokens[row], True
             self.vacant -= 1
             self.live += 1
-            self.coming += 1
+            self.buffers -= 1
+            self.moving.append(row)
             self.prefill -= requests.tokens[row]
             requests.cached[row] = min(hits * self.page, requests.tokens[row])
             self.cache.hit[row] = cython.cast(cython.int, requests.cached[row] // self.cache.block_size)
@@ -486,13 +567,17 @@ class SglangApart(SglangPrefill):
     def _order(self, row):
         return self._rank(row)
 
+    def _entry(self, item):
+        row: cython.Py_ssize_t = item
+        return self._rank(row), self.entered[row]
+
     def _budget(self, retractable):
         """Tokens that can be given out: free ones, less what active requests need. `retractable`: -1 = not counted."""
         i: cython.int
         row: cython.Py_ssize_t
         longest: cython.longlong = 0
         available: cython.longlong = self.cache.free + (self.cache.evictable if self.keeps else 0)
-        active: cython.longlong = self.count + self.coming + len(self.joining)
+        active: cython.longlong = self.count + len(self.moving) + len(self.joining)
         if retractable >= 0 and self.count:
             for i in range(self.count):
                 row = self.running[i]
@@ -505,15 +590,18 @@ class SglangApart(SglangPrefill):
         requests: Requests = self.requests
         row: cython.Py_ssize_t
         seats: cython.longlong = self.limits.seats - self.count
+        if self.limits.by_priority:
+            self.joining.sort(key=self._entry)
         joined: list = self.joining[: max(seats, 0)]
         del self.joining[: len(joined)]
+        for item in joined if self.keeps else ():
+            row = item
+            self._publish(row, self.held[row])
         for item in joined:
             row = item
             if self.outputs[row] == 0:
                 self.outputs[row] = 1
                 requests.started[row] = requests.first[row] = self.now
-            if self.keeps:
-                self._publish(row, self.held[row])
             if self.outputs[row] == requests.output[row] or self.outputs[row] >= self.limit[row]:
                 self._end(row)
             else:

@@ -19,10 +19,10 @@ cdef class DynamoInstance(VllmInstance):
 cdef class DynamoTierInstance(DynamoInstance):
     cdef DynamoClient client
     cdef DynamoTier tier
-    cdef list held  # rows that the tier has deferred, in the order in which it first did
+    cdef list held  # rows that the tier has deferred, in the order in which it first did, and places of such that left
     cdef signed char[::1] asleep  # row -> whether it waits for the end of a transfer
-    cdef signed char[::1] deferred  # row -> whether it is in `held`
-    cdef Py_ssize_t sleeping  # rows of `held` that are asleep
+    cdef signed char[::1] deferred  # row -> whether it waits there
+    cdef Py_ssize_t holding, sleeping  # rows that wait there, and those of them that are asleep
     cdef signed char[::1] loading  # block -> whether a request of this worker loads it
     cdef list readers  # physical block -> the store that reads it, or None
     cdef dict stores  # row -> its last store, if that has not ended

@@ -121,7 +121,7 @@ class DynamoTierInstance(DynamoInstance):
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
         self.client = engine.lower
         self.tier = self.client.tier
-        self.held, self.sleeping, self.stores = [], 0, {}
+        self.held, self.holding, self.sleeping, self.stores = [], 0, 0, {}
         self.asleep, self.deferred, self.stage = np.zeros((3, rows), dtype=np.int8)
         self.loading = np.zeros(max(1, engine.context.blocks), dtype=np.int8)
         self.readers = [None] * engine.queue.capacity
@@ -131,7 +131,7 @@ class DynamoTierInstance(DynamoInstance):
         self.in_step = self.stuck = self.behind = False
 
     def active(self):
-        return len(self.waiting) + len(self.held) + self.count
+        return len(self.waiting) + self.holding + self.count
 
     def take(self, row):
         if not self.in_step:
@@ -147,7 +147,7 @@ class DynamoTierInstance(DynamoInstance):
         """Whether the worker can plan a step."""
         if self.stuck and not (self.tier.shared and self.tier.changes != self.stuck_at):
             return False
-        return self.count > 0 or len(self.waiting) > 0 or len(self.held) > self.sleeping
+        return self.count > 0 or len(self.waiting) > 0 or self.holding > self.sleeping
 
     def next_turn(self):
         if self.in_step:
@@ -194,7 +194,7 @@ class DynamoTierInstance(DynamoInstance):
         return 0
 
     def _must_plan(self):
-        if self.held or self.client.pending or self.behind or (self.tier.shared and self._may_admit()):
+        if self.holding or self.client.pending or self.behind or (self.tier.shared and self._may_admit()):
             return True
         return VllmInstance._must_plan(self)
 
@@ -318,28 +318,38 @@ class DynamoTierInstance(DynamoInstance):
     def _next_waiting(self):
         """The request to look at: the first that is held and awake, or the head of the queue."""
         row: cython.Py_ssize_t
-        if len(self.held) > self.sleeping:
+        if self.holding > self.sleeping:
+            row = self.held[0]
+            while not self.deferred[row]:
+                del self.held[0]
+                row = self.held[0]
             for item in self.held:
                 row = item
-                if not self.asleep[row]:
+                if self.deferred[row] and not self.asleep[row]:
                     return row
         return self.waiting[0][2] if self.waiting else NOBODY
 
     def _leave_queue(self, row):
         if self.deferred[row]:
-            self.held.remove(row)
+            if self.held[0] == row:
+                del self.held[0]
             self.deferred[row] = False
+            self.holding -= 1
             self.sleeping -= self.asleep[row]
             self.asleep[row] = False
             return 0
         return DynamoInstance._leave_queue(self, row)
 
     def _defer(self, row):
-        """A request waits for the end of a transfer."""
+        """A request waits for the end of a transfer.
+
+        One that left the queue from its middle finds its old place there, if the replay has not yet come across it.
+        """
         if not self.deferred[row]:
             heappop(self.waiting)
             self.held.append(row)
             self.deferred[row] = True
+            self.holding += 1
         self.sleeping += 1 - self.asleep[row]
         self.asleep[row] = True
         return 0
@@ -382,7 +392,7 @@ class DynamoTierInstance(DynamoInstance):
                 computed += self._chunk_of(row)
             if computed < requests.tokens[row]:
                 blocks += max(0, self.paged.blocks_of(requests.goal[row]) - self.paged.count[row])
-        for item in self.held:
+        for item in set(self.held):
             row = item
             if self.stage[row]:
                 blocks += max(0, self.footprint[row] - self.loaded[row])

@@ -168,10 +168,14 @@ class SglangScheduler(Scheduler):
 
     def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
         """A worker of one kind."""
+        if self.scheduler_recv_interval > 1:
+            raise UsageError("scheduler_recv_interval is not modelled for workers of one kind. Leave it out.")
         return self.instance(engine, requests, cost, prefetch=False, log=log)
 
     def receive(self, workers: Sequence[Any]) -> None:
         """Give decode workers their options."""
+        if self.enable_priority_scheduling and self.schedule_policy == "lpm":
+            raise UsageError("Decode workers with priorities are modelled with schedule_policy=fcfs. Set it.")
         for worker in workers:
             worker.receive(self.num_reserved_decode_tokens, self.disaggregation_decode_enable_radix_cache)
 
