@@ -68,7 +68,10 @@ class Worker(plain.Server):
         tokens = [id_ for id_ in data["ids"] for _ in range(self.size)][: data["tokens"]]
         sampling = SamplingParams(max_tokens=1 if self.is_prefill else data["output"], ignore_eos=True)
         sampling.extra_args = {"kv_transfer_params": params}
-        request = Request(f"{row:09}", tokens, sampling, None, arrival_time=at, block_hasher=self.hasher)
+        request = Request(
+            f"{row:09}", tokens, sampling, None, arrival_time=at, block_hasher=self.hasher,
+            priority=data.get("priority", 0),
+        )  # fmt: skip
         request.kv_transfer_params = params
         self.scheduler.add_request(request)
         if self.now >= NEVER:

@@ -16,10 +16,10 @@ from tests.serving.scheduler_cases import options_of, sglang_case, trace_of, vll
 from tests.serving.test_sglang_kernel import limited_trace, scheduler_of
 
 
-def vllm_apart_case(rng):
+def vllm_apart_case(rng, by_priority=False):
     """A case of tests/clients/vllm_apart.py."""
     case = vllm_case(rng)
-    while case["block_size"] == 1 or case["settings"].get("policy"):
+    while case["block_size"] == 1 or bool(case["settings"].get("policy")) != by_priority:
         case = vllm_case(rng)
     for number, row in enumerate(case["requests"]):  # events of one moment have no order
         row["arrival"] += 1e-6 * number
