@@ -34,7 +34,7 @@ from sglang.srt.server_args import ServerArgs
 
 NEVER = 1e300
 FIRST_OUTPUT = 1 << 20  # the metadata of a transfer has 32 bits for a token
-PATIENCE = 3  # turns in which an idle server finds nothing, until it waits for an event
+PATIENCE = 3  # turns in which an idle server finds nothing, until it waits for an event; one with unseen requests goes on
 
 
 class Sender(BaseKVSender):
@@ -147,7 +147,7 @@ class Worker(plain.Server):
 
     def __init__(self, case, net, is_prefill):
         self.net, self.is_prefill = net, is_prefill
-        self.queue, self.idle_turns, self.failed = [], 0, None
+        self.queue, self.idle_turns, self.failed = [], PATIENCE, None
         self.at, self.over, self.gone = 0.0, False, False
         super().__init__(case)
         self.mine, self.others = threading.Semaphore(0), threading.Semaphore(0)
@@ -229,7 +229,7 @@ class Worker(plain.Server):
             self.at = max(self.now, time)
 
     def ingest_requests(self, stop_at_pause=False):
-        self.wait_until(NEVER if self.idle_turns >= PATIENCE else self.now)
+        self.wait_until(NEVER if self.idle_turns >= PATIENCE and not self.queue else self.now)
         if self.over:
             self.gracefully_exit = True
         if self.recv_skipper is not None and not self.recv_skipper.handle(self.last_batch):
@@ -275,7 +275,7 @@ class Worker(plain.Server):
         got, row = len(req.output_ids), self.rows[req.row]
         if got + 1 == row["output"] < row.get("limit", row["output"]):
             return plain.STOP
-        return FIRST_OUTPUT + req.row * 3_000 + got
+        return FIRST_OUTPUT + req.row * 200_000 + got
 
 
 class Net:

@@ -7,6 +7,7 @@ smallest key first; a parent becomes a leaf when its last child is evicted.
 `unified` is SGLang's UnifiedRadixCache, else its RadixCache: they differ in the times of use and of creation.
 """
 
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import chain, count
 
@@ -42,50 +43,54 @@ class Node:
     hits: int = 0
     priority: int = 0
     locks: int = 0
-    children: list = field(default_factory=list)
+    children: dict = field(default_factory=dict)  # first block -> node
 
 
 class Radix:
+    kind = Node
+
     def __init__(self, capacity, policy, unified=True):
         self.free, self.key, self.unified = capacity, KEYS[policy], unified
         self.clock = count(1)  # each value is used once
-        self.root = Node([], None, 0, 0)
+        self.root = self.kind([], None, 0, 0)
         self.evictions = 0
         self.held = {}  # live request -> (node it locks, blocks without a hash)
 
     def nodes(self, node=None):
-        for child in (node or self.root).children:
-            yield child
-            yield from self.nodes(child)
-
-    def child(self, node, block):
-        return next((child for child in node.children if child.run[0] == block), None)
+        """All nodes below one, or of the tree, as a list."""
+        nodes = [node or self.root]
+        for each in nodes:
+            nodes.extend(each.children.values())
+        return nodes[1:]
 
     def split(self, node, length):
-        """Move the first `length` blocks of a node to a new parent node; returns it."""
-        now = next(self.clock)
-        created = node.created if self.unified else now
-        upper = Node(node.run[:length], node.parent, now, created, node.hits, node.priority, node.locks, [node])
+        """Move the first `length` blocks of a node to a new parent node, else like it; returns that."""
+        upper = copy(node)
+        upper.run, upper.children, upper.used = node.run[:length], {node.run[length]: node}, next(self.clock)
         if self.unified:
             node.used = next(self.clock)
-        node.parent.children[node.parent.children.index(node)] = upper
+        else:
+            upper.created = upper.used
         node.run, node.parent = node.run[length:], upper
+        upper.parent.children[upper.run[0]] = upper
         return upper
+
+    def leaf(self, parent, run, **values):
+        """A new node below another one."""
+        now = next(self.clock)
+        node = parent.children[run[0]] = self.kind(run, parent, now, now, **values)
+        return node
 
     def walk(self, path):
         """The nodes of the longest resident prefix of a path. Refreshes each, and splits the last one at its end."""
         now, node, nodes, done = next(self.clock), self.root, [], 0
-        while done < len(path) and self.child(node, path[done]):
-            node = self.child(node, path[done])
+        while done < len(path) and path[done] in node.children:
+            node = node.children[path[done]]
             node.used = next(self.clock) if self.unified else now
-            same = 0
-            while same < len(node.run) and path[done + same : done + same + 1] == [node.run[same]]:
-                same += 1
+            same = shared(node.run, path, done)
             done += same
             if same < len(node.run):
                 node = self.split(node, same)
-                nodes.append(node)
-                break
             nodes.append(node)
         return nodes
 
@@ -96,7 +101,7 @@ class Radix:
             node.used = next(self.clock)
         return nodes
 
-    def insert(self, path, priority, inserted):
+    def insert(self, path, priority=0, inserted=0):
         """Insert a path; (its resident blocks, its last node). Nodes beyond `inserted` blocks count a hit."""
         node, done = self.root, 0
         for node in self.walk(path):
@@ -104,25 +109,43 @@ class Radix:
             node.priority = max(node.priority, priority)
             node.hits += done > inserted
         if done < len(path):
-            now = next(self.clock)
-            node.children.append(Node(path[done:], node, now, now, hits=len(path) > inserted, priority=priority))
-            node = node.children[-1]
+            node = self.leaf(node, path[done:], hits=int(len(path) > inserted), priority=priority)
         return done, node
 
-    def lock(self, node, step):
+    def lock(self, node, step=1):
         while node is not self.root:
             node.locks += step
             node = node.parent
 
+    def unlock(self, node):
+        if node is not None:
+            self.lock(node, -1)
+
+    def evictable(self):
+        return sum(len(node.run) for node in self.nodes() if not node.locks)
+
+    def remove(self, node):
+        """Remove a leaf from the tree."""
+        del node.parent.children[node.run[0]]
+
+    def evict(self, leaf):
+        self.remove(leaf)
+        self.free += len(leaf.run)
+        self.evictions += len(leaf.run)
+
+    def make_room(self, blocks):
+        """Evict leaves until so many blocks are free, or no leaf is left."""
+        while self.free < blocks:
+            leaves = [node for node in self.nodes() if not node.locks and not node.children]
+            if not leaves:
+                return
+            self.evict(min(leaves, key=self.key))
+
     def room(self, blocks):
         """Take `blocks` blocks, evicting leaves if needed. False, and nothing evicted, if there are too few."""
-        if blocks > self.free + sum(len(node.run) for node in self.nodes() if not node.locks):
+        if blocks > self.free + self.evictable():
             return False
-        while self.free < blocks:
-            victim = min((node for node in self.nodes() if not node.locks and not node.children), key=self.key)
-            victim.parent.children.remove(victim)
-            self.free += len(victim.run)
-            self.evictions += len(victim.run)
+        self.make_room(blocks)
         self.free -= blocks
         return True
 
@@ -133,8 +156,8 @@ class Radix:
             self.insert(prompt, priority + 1, inserted=len(prompt))
         if not self.unified:
             self.match(path)
-        self.lock(self.held[row], -1)
-        self.lock(node, 1)
+        self.unlock(self.held[row])
+        self.lock(node)
         self.held[row] = node
         return resident
 
@@ -142,9 +165,9 @@ class Radix:
         """Hit blocks, or None if there is no room."""
         nodes = self.match(request.path[: request.limit]) if request.limit else []
         hit, node = sum(len(node.run) for node in nodes), (nodes or [self.root])[-1]
-        self.lock(node, 1)
+        self.lock(node)
         if not self.room(len(request.path) + request.tail - hit):
-            self.lock(node, -1)
+            self.unlock(node)
             return None
         self.held[row] = node
         self.free += self.publish(row, request.path, request.priority, inserted=0) - hit  # duplicates
@@ -157,8 +180,16 @@ class Radix:
         path = request.path + request.grown if grown else request.path
         resident = self.publish(row, path, request.priority, inserted=len(request.path), prompt=request.path)
         assert resident == len(request.path)
-        self.lock(self.held.pop(row), -1)
+        self.unlock(self.held.pop(row))
         self.free += request.grown_tail if grown else request.tail
+
+
+def shared(run, path, begin):
+    """How many leading blocks are those of path[begin:]."""
+    same = 0
+    while same < len(run) and begin + same < len(path) and run[same] == path[begin + same]:
+        same += 1
+    return same
 
 
 def serve(requests, capacity, policy="lru", grows=False, concurrency=1, arrival=None, end=None, unified=True):

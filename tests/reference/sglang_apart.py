@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import heapq
 
-from tests.reference.sglang_scheduler import Batch, Scheduler, request_of
+from tests.reference.sglang_scheduler import PROMPTS_WEIGH, Batch, Scheduler, request_of
 from tests.reference.vllm_scheduler import step_seconds
 
 NEVER = 1e300
-PATIENCE = 3  # turns in which an idle worker finds nothing, until it waits for an event
+PATIENCE = 3  # turns in which an idle worker finds nothing, until it waits for an event; one with unseen requests goes on
 SMALL_BATCH = 32  # up to so many seats, a decode worker has three times as many rows
 
 
@@ -42,13 +42,15 @@ class Worker(Scheduler):
     def __init__(self, case, net):
         super().__init__(case)
         self.case, self.net = case, net
-        self.inbox, self.steps, self.idle_turns = [], [], 0
+        self.inbox, self.steps, self.idle_turns, self.turns = [], [], PATIENCE, 0
+        self.interval = case["settings"].get("scheduler_recv_interval", 1)
         self.buffers = 2 * self.seats
         count = len(case["requests"])
         self.cached, self.began, self.known, self.ended, self.retractions = (
             [-1] * count, [None] * count, [None] * count, [None] * count, [0] * count
         )  # fmt: skip
-        self.at, self.life = 0.0, self.live()
+        self.at, self.life = NEVER, self.live()
+        next(self.life)
 
     def wake(self, at):
         self.idle_turns = 0
@@ -61,8 +63,12 @@ class Worker(Scheduler):
 
     def live(self):
         while True:
-            yield NEVER if self.idle_turns >= PATIENCE else self.now
-            batch = self.turn()
+            yield NEVER if self.idle_turns >= PATIENCE and not self.inbox else self.now
+            self.turns += 1 if self.last is None or self.last.kind == "decode" else PROMPTS_WEIGH
+            seen = []
+            if self.turns >= self.interval:
+                self.turns, seen, self.inbox = 0, self.inbox, []
+            batch = self.turn([request_of(self.case, row) for row in seen])
             if batch is not None:
                 self.begin(batch)
                 self.idle_turns = 0
@@ -102,12 +108,10 @@ class Prefill(Worker):
         super().__init__(case, net)
         self.bootstrapping, self.leaving = [], []
 
-    def turn(self):
-        for row in self.inbox:
-            request = request_of(self.case, row)
+    def turn(self, new):
+        for request in new:
             request.limit, request.sent, request.told = 1, 0, 0
             self.bootstrapping.append(request)
-        self.inbox = []
         stay = []
         for request in self.bootstrapping:
             reserved = self.net.reserved[request.row]
@@ -173,11 +177,11 @@ class Decode(Worker):
 
     def add(self, request):
         """A request was retracted."""
+        request.entered = next(self.entries)
         self.retracted.append(request)
 
-    def turn(self):
-        self.queue += [request_of(self.case, row) for row in self.inbox]
-        self.inbox = []
+    def turn(self, new):
+        self.queue += new
         self.take_back()
         if not self.retracted:
             self.reserve_pages()
@@ -236,7 +240,7 @@ class Decode(Worker):
             request, prefix, node = self.queue[0], 0, None
             tokens = len(request.prompt)
             if self.keeps:
-                pages, node = self.tree.match(self.tree.pages(request.prompt))
+                pages, node = self.tree.look_up(self.tree.pages(request.prompt))
                 prefix = pages * self.size
                 self.tree.lock(node)
             need = max(
@@ -288,6 +292,7 @@ class Net:
         self.reserved, self.begun, self.arrived = [None] * count, [None] * count, [None] * count
         prefill, decode = case["workers"]
         self.out, self.into = [0.0] * prefill, [0.0] * decode
+        self.senders, self.tied = {}, False  # whether two workers send to one at the same moment, in no order
         self.prefill = [Prefill(case, self) for _ in range(prefill)]
         self.decode = [Decode(case | case.get("decode", {}), self) for _ in range(decode)]
         for row, data in enumerate(case["requests"]):
@@ -316,6 +321,7 @@ class Net:
 
     def move(self, at, row, tokens):
         home, target = row % len(self.prefill), row % len(self.decode)
+        self.tied = self.tied or self.senders.setdefault((at, target), home) != home
         end = max(at, self.out[home], self.into[target]) + tokens * self.case["bytes_per_token"] * self.case["byte_s"]
         self.out[home] = self.into[target] = end
         self.begun[row] = at if self.begun[row] is None else self.begun[row]
@@ -344,10 +350,16 @@ class Net:
                 first.resume()
 
 
-def serve(case):
-    """The steps of each worker, and the times of each request."""
+def played(case):
+    """The workers and their links, when all requests have ended."""
     net = Net(case)
     net.run()
+    return net
+
+
+def serve(case):
+    """The steps of each worker, and the times of each request."""
+    net = played(case)
     requests = []
     for row in range(len(case["requests"])):
         target, home = net.workers_of(row)

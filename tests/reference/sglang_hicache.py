@@ -5,14 +5,16 @@ requests of a node copy it to the host (write_through 1, write_through_selective
 An evicted node with a copy stays in the tree. A request loads the host nodes of its match back, if they have 10 tokens
 or more. The host evicts leaves that are not on the device; write_back first frees the copies of nodes that are on both.
 
+`HostTier` has these rules. A subclass says what a transfer does: in `HiCache` each one ends before the next request is
+looked at; sglang_hicache_scheduler.py has times.
+
 A pool (SGLang's storage backend) is one LRU of blocks that instances share: what is copied to a host is copied to it,
 and a request's next blocks come from it to the host before the request is matched.
-
-Each transfer ends before the next request is looked at. A node's copy in the pool keeps the host's until then.
+A node's copy in the pool keeps the host's until it is written.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tests.reference import radix
 
@@ -26,7 +28,6 @@ class Node(radix.Node):
     device: bool = True
     host: bool = False
     pins: int = 0  # transfers that read or write its copy on the host
-    children: list = field(default_factory=list)
 
 
 class Pool:
@@ -51,31 +52,27 @@ class Pool:
             self.blocks.move_to_end(block)
 
 
-class HiCache(radix.Radix):
-    def __init__(self, device, host, policy, write_policy, block_tokens, pool=None, prefetch_tokens=256):
-        super().__init__(device, policy)
-        self.root = Node([], None, 0, 0, priority=LOWEST)
+class HostTier(radix.Radix):
+    kind = Node
+
+    def add_host(self, host, write_policy, block_tokens):
         self.host_free, self.threshold, self.block_tokens = host, THRESHOLD[write_policy], block_tokens
-        self.pool, self.prefetch_tokens = pool, prefetch_tokens
+        self.root.priority = LOWEST
         self.twice = {}  # write_back: nodes that came to be on both tiers, the first one first; some no longer are
-        self.pinned = []  # nodes whose copies are being written to the pool
 
     # the tree
 
+    def find(self, path):
+        """The nodes of the longest resident prefix of a path: those on the device, and those on the host alone."""
+        nodes = self.match(path) if path else []
+        return [node for node in nodes if node.device], [node for node in nodes if not node.device]
+
     def split(self, node, length):
-        now = next(self.clock)
-        upper = Node(
-            node.run[:length], node.parent, now, node.created, node.hits, node.priority, node.locks, [node],
-            node.device, node.host, node.pins,
-        )  # fmt: skip
-        node.used = next(self.clock)
-        node.parent.children[node.parent.children.index(node)] = upper
-        node.run, node.parent = node.run[length:], upper
-        self.pinned += [upper] * node.pins
+        upper = super().split(node, length)
         self.track(upper)
         return upper
 
-    def insert(self, path, priority, inserted):
+    def insert(self, path, priority=0, inserted=0):
         """(Blocks that were on the device, the last node). What was only on the host is computed anew."""
         self.root.priority = max(self.root.priority, priority)
         node, resident, done = self.root, 0, 0
@@ -89,9 +86,7 @@ class HiCache(radix.Radix):
             if done > inserted:
                 self.count(node)
         if done < len(path):
-            now = next(self.clock)
-            node.children.append(Node(path[done:], node, now, now, priority=priority))
-            node = node.children[-1]
+            node = self.leaf(node, path[done:], priority=priority)
             if len(path) > inserted:
                 self.count(node)
         return resident, node
@@ -111,40 +106,50 @@ class HiCache(radix.Radix):
                 return
 
     def copy(self, node):
-        """Copy a node to the host and to the pool, if the host has room; returns whether it had."""
-        if self.host_free < len(node.run):
-            need = len(node.run) - self.host_free
-            if self.evict_host(need) < need:
-                return False
+        """Copy a node to the host if that has room; returns whether it had."""
+        need = len(node.run) - self.host_free
+        if need > 0 and self.evict_host(need) < need:
+            return False
         self.host_free -= len(node.run)
         node.host = True
-        if self.pool is not None:
-            self.pool.write(node.run)
-            node.pins += 1
-            self.pinned.append(node)
+        self.store(node)
         return True
+
+    def load(self, node):
+        """Load the blocks of a path that are on the host alone, and lock it; their number, 0 if too few or no room."""
+        last, loaded = node, []
+        while not node.device:
+            loaded.append(node)
+            node = node.parent
+        blocks = sum(len(each.run) for each in loaded)
+        if blocks * self.block_tokens < LOAD_BACK_TOKENS:
+            return 0
+        self.lock(last)
+        self.make_room(blocks)
+        if self.free < blocks:
+            self.unlock(last)
+            return 0
+        self.free -= blocks
+        for each in loaded:
+            each.device = True
+            each.pins += 1
+        return blocks
 
     def track(self, node):
         """With write_back, list a node that is on both tiers."""
         if self.threshold is None and node.device and node.host:
             self.twice.setdefault(node)
 
-    def settle(self):
-        """All transfers have ended."""
-        for node in self.pinned:
-            node.pins -= 1
-        self.pinned = []
-
     # eviction
 
     def device_leaf(self, node):
-        return node.device and not node.locks and not any(child.device for child in node.children)
+        return node.device and not node.locks and not any(child.device for child in node.children.values())
 
     def host_leaf(self, node):
         return node.host and not node.device and not node.locks and not node.pins and not node.children
 
-    def drop(self, node):
-        node.parent.children.remove(node)
+    def remove(self, node):
+        super().remove(node)
         self.twice.pop(node, None)
 
     def evict_host(self, blocks):
@@ -152,7 +157,7 @@ class HiCache(radix.Radix):
         freed = self.free_copies(blocks) if self.threshold is None else 0
         while freed < blocks and (leaves := [node for node in self.nodes() if self.host_leaf(node)]):
             victim = min(leaves, key=self.key)
-            self.drop(victim)
+            self.remove(victim)
             self.host_free += len(victim.run)
             freed += len(victim.run)
         return freed
@@ -178,8 +183,8 @@ class HiCache(radix.Radix):
     def evictable(self):
         return sum(len(node.run) for node in self.nodes() if node.device and not node.locks)
 
-    def evict(self, blocks):
-        """Evict device leaves until so many blocks are free."""
+    def make_room(self, blocks):
+        """Evict device leaves until so many blocks are free, or none is left that can go."""
         kept = set()
         while self.free < blocks:
             leaves = [node for node in self.nodes() if self.device_leaf(node) and node not in kept]
@@ -197,18 +202,46 @@ class HiCache(radix.Radix):
                     for node in [*self.nodes(victim)]:
                         self.twice.pop(node, None)
             if not victim.host:
-                self.drop(victim)
+                self.remove(victim)
             victim.device = False
             self.free += len(victim.run)
             self.evictions += len(victim.run)
 
+
+class HiCache(HostTier):
+    """Transfers end before the next request is looked at."""
+
+    def __init__(self, device, host, policy, write_policy, block_tokens, pool=None, prefetch_tokens=256):
+        super().__init__(device, policy)
+        self.add_host(host, write_policy, block_tokens)
+        self.pool, self.prefetch_tokens = pool, prefetch_tokens
+        self.pinned = []  # nodes whose copies are being written to the pool, or loaded
+
+    def split(self, node, length):
+        upper = super().split(node, length)
+        self.pinned += [upper] * node.pins
+        return upper
+
+    def store(self, node):
+        """What is copied to the host is copied to the pool."""
+        if self.pool is not None:
+            self.pool.write(node.run)
+            node.pins += 1
+            self.pinned.append(node)
+
+    def settle(self):
+        """All transfers have ended."""
+        for node in self.pinned:
+            node.pins -= 1
+        self.pinned = []
+
     def room(self, blocks):
         if blocks > self.free + self.evictable():
             return False
-        self.evict(blocks)
+        self.make_room(blocks)
         while self.free < blocks:  # copies that are being stored keep the host full
             self.settle()
-            self.evict(blocks)
+            self.make_room(blocks)
         self.free -= blocks
         return True
 
@@ -217,7 +250,7 @@ class HiCache(radix.Radix):
     def fetch(self, request):
         """Bring the blocks after a request's match from the pool to the host; (their number, the first one)."""
         path = request.path[: request.limit]
-        nodes = self.match(path) if path else []
+        nodes = [node for part in self.find(path) for node in part]
         node, matched = (nodes or [self.root])[-1], sum(len(node.run) for node in nodes)
         if node is not self.root and not node.host:
             return 0, 0
@@ -234,36 +267,25 @@ class HiCache(radix.Radix):
             return 0, 0
         self.pool.read(blocks[:hit])
         self.host_free -= hit
-        node.used, now = next(self.clock), next(self.clock)
-        node.children.append(Node(blocks[:hit], node, now, now, priority=node.priority, device=False, host=True))
+        node.used = next(self.clock)
+        self.leaf(node, blocks[:hit], priority=node.priority, device=False, host=True)
         return hit, matched
 
     def admit(self, row, request):
         """Hit blocks by source (device, host, pool), or None if there is no room."""
         fetched, first = self.fetch(request) if self.pool is not None else (0, 0)
-        nodes = self.match(request.path[: request.limit]) if request.limit else []
-        device = [node for node in nodes if node.device]
-        host = nodes[len(device) :]
-        hit, more = (sum(len(node.run) for node in part) for part in (device, host))
+        device, host = self.find(request.path[: request.limit])
+        hit = sum(len(node.run) for node in device)
         node, need = (device or [self.root])[-1], len(request.path) + request.tail - hit
-        self.lock(node, 1)
+        self.lock(node)
         if need > self.free + self.evictable():
-            self.lock(node, -1)
+            self.unlock(node)
             return None
-        loaded = 0
-        if more and more * self.block_tokens >= LOAD_BACK_TOKENS:
-            self.lock(nodes[-1], 1)
-            self.evict(more)
-            if self.free >= more:
-                self.lock(node, -1)
-                self.free -= more
-                node, loaded = nodes[-1], more
-                for each in host:
-                    each.device = True
-                    each.pins += 1
-                self.pinned += host
-            else:
-                self.lock(nodes[-1], -1)
+        loaded = self.load(host[-1]) if host else 0
+        if loaded:
+            self.unlock(node)
+            node = host[-1]
+            self.pinned += host
         assert self.room(need - loaded)
         self.settle()
         for each in reversed(host) if loaded else ():

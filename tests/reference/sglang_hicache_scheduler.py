@@ -20,17 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.reference import sglang_scheduler
-from tests.reference.sglang_hicache import LOAD_BACK_TOKENS, THRESHOLD
-from tests.reference.sglang_scheduler import Adder, Node, Scheduler, Tree, shared
-
-
-@dataclass(eq=False)
-class HostedNode(Node):
-    device: bool = True
-    host: bool = False
-    hits: int = 0
-    loading: object = None  # the node whose path is loaded
-    pinned: bool = False  # it is about to be loaded
+from tests.reference.sglang_hicache import HostTier
+from tests.reference.sglang_scheduler import Adder, Scheduler, Tree
 
 
 @dataclass
@@ -41,87 +32,35 @@ class Copy:
     nodes: list
 
 
-class HostedTree(Tree):
+class HostedTree(HostTier, Tree):
+    """What is loaded is pinned until that has ended; what is stored at a threshold is locked."""
+
     def __init__(self, scheduler, pages, size, host, write_policy):
         super().__init__(pages, size)
-        self.root = HostedNode([], None, next(self.clock))
-        self.scheduler, self.host_free, self.threshold = scheduler, host, THRESHOLD[write_policy]
-        self.twice = {}
+        self.add_host(host, write_policy, size)
+        self.scheduler = scheduler
         self.to_store, self.to_load = [], []  # (node, pages) that are not submitted
         self.storing, self.loads = [], []
         self.best, self.host_hit = self.root, 0  # of the last match
 
-    def match(self, pages):
+    def look_up(self, pages):
         """(Leading pages on the device, their last node)."""
-        done, node = super().match(pages)
-        self.best, self.host_hit = node, 0
-        while not node.device:
-            self.host_hit += len(node.pages)
-            node = node.parent
-        return done - self.host_hit, node
-
-    def split(self, child, at):
-        upper = HostedNode(
-            child.pages[:at], child.parent, next(self.clock), {child.pages[at]: child}, child.locks,
-            child.device, child.host, child.hits, child.loading,
-        )  # fmt: skip
-        child.parent.children[child.pages[0]] = upper
-        child.pages, child.parent, child.used = child.pages[at:], upper, next(self.clock)
-        self.track(upper)
-        return upper
-
-    def insert(self, pages, owned=0, inserted=0):
-        """(Pages beyond `owned` that the device had, the last node). Nodes beyond `inserted` pages count a request."""
-        node, done, twice = self.root, 0, 0
-        node.used = next(self.clock)
-        while done < len(pages) and pages[done] in node.children:
-            node = node.children[pages[done]]
-            node.used = next(self.clock)
-            same = shared(node.pages, pages, done)
-            if same < len(node.pages):
-                node = self.split(node, same)
-            if node.device:
-                twice += max(0, done + same - max(done, owned))
-            else:
-                self.arrive(node)
-                self.track(node)
-            done += same
-            if done > inserted:
-                self.count(node)
-        if done < len(pages):
-            leaf = HostedNode(pages[done:], node, next(self.clock))
-            node.children[pages[done]] = leaf
-            self.evictable += len(leaf.pages)
-            node = leaf
-            if len(pages) > inserted:
-                self.count(node)
-        return twice, node
-
-    def arrive(self, node):
-        node.device = True
-        if node.locks == 0:
-            self.evictable += len(node.pages)
-
-    def count(self, node):
-        if self.threshold is None:
-            return
-        node.hits += 1
-        if node.host or node.hits < self.threshold:
-            return
-        chain = [node]
-        while chain[-1].parent is not self.root and not chain[-1].parent.host:
-            chain.append(chain[-1].parent)
-        for each in reversed(chain):
-            if not self.room_on_host(len(each.pages)):
-                return
-            self.host_free -= len(each.pages)
-            each.host = True
-            self.to_store.append((each, len(each.pages)))
-            self.lock(each)
+        device, host = self.find(pages)
+        node = (device or [self.root])[-1]
+        self.best, self.host_hit = (host or [node])[-1], sum(len(each.run) for each in host)
+        return sum(len(each.run) for each in device), node
 
     def track(self, node):
-        if self.threshold is None and node.device and node.host and node.loading is None:
-            self.twice.setdefault(node)
+        if not node.pins:
+            super().track(node)
+
+    def store(self, node):
+        if self.threshold is None:  # the scheduler waits
+            end = self.submit([(node, len(node.run))], "store_s").end
+            self.scheduler.now = max(self.scheduler.now, end)
+        else:
+            self.to_store.append((node, len(node.run)))
+            self.lock(node)
 
     # copies
 
@@ -149,15 +88,13 @@ class HostedTree(Tree):
         self.flush()
         stored, loaded = self.ended(self.storing), self.ended(self.loads)
         for node in stored:
-            self.lock(node, -1)
+            self.unlock(node)
         for node in loaded:
-            self.lock(node, -1)
-            each = node
-            while each is not self.root:
-                if each.loading is node:
-                    each.loading = None
-                    self.track(each)
-                each = each.parent
+            self.unlock(node)
+            while node.pins:
+                node.pins -= 1
+                self.track(node)
+                node = node.parent
 
     def ended(self, copies):
         nodes = []
@@ -167,100 +104,10 @@ class HostedTree(Tree):
 
     def load_back(self, request):
         """Load the request's match on the host; pages loaded."""
-        pages = request.host_hit
-        if pages * self.size < LOAD_BACK_TOKENS:
-            return 0
-        request.best.pinned = True
-        self.make_room(pages * self.size)
-        request.best.pinned = False
-        if self.free < pages:
-            return 0
-        self.take(pages)
-        node = request.best
-        while not node.device:
-            self.arrive(node)
-            node.loading = request.best if self.threshold is None else None
-            node = node.parent
-        self.to_load.append((request.best, pages))
-        self.lock(request.best)
+        pages = self.load(request.best)
+        if pages:
+            self.to_load.append((request.best, pages))
         return pages
-
-    # eviction
-
-    def nodes(self, node=None):
-        for child in (node or self.root).children.values():
-            yield child
-            yield from self.nodes(child)
-
-    def device_leaf(self, node):
-        return node.device and not node.locks and not any(child.device for child in node.children.values())
-
-    def host_leaf(self, node):
-        return node.host and not node.device and not node.locks and not node.pinned and not node.children
-
-    def drop(self, node):
-        del node.parent.children[node.pages[0]]
-        self.twice.pop(node, None)
-
-    def make_room(self, tokens):
-        kept = set()
-        while self.available() < tokens:
-            leaves = [node for node in self.nodes() if self.device_leaf(node) and node not in kept]
-            if not leaves:
-                return
-            victim = min(leaves, key=lambda node: node.used)
-            if not victim.host and self.threshold is None:
-                if self.room_on_host(len(victim.pages)):
-                    self.host_free -= len(victim.pages)
-                    victim.host = True
-                    self.scheduler.now = max(
-                        self.scheduler.now, self.submit([(victim, len(victim.pages))], "store_s").end
-                    )
-                    self.track(victim)
-                elif any(node.pinned or node.locks for node in self.nodes(victim)):
-                    kept.add(victim)
-                    continue
-                else:
-                    self.host_free += sum(len(node.pages) for node in self.nodes(victim))
-                    for node in [*self.nodes(victim)]:
-                        self.twice.pop(node, None)
-            if not victim.host:
-                self.drop(victim)
-            victim.device = False
-            self.free += len(victim.pages)
-            self.evictable -= len(victim.pages)
-
-    def room_on_host(self, pages):
-        if self.host_free >= pages:
-            return True
-        need = pages - self.host_free
-        return self.evict_host(need) >= need
-
-    def evict_host(self, pages):
-        freed = self.free_copies(pages) if self.threshold is None else 0
-        while freed < pages and (leaves := [node for node in self.nodes() if self.host_leaf(node)]):
-            victim = min(leaves, key=lambda node: node.used)
-            self.drop(victim)
-            self.host_free += len(victim.pages)
-            freed += len(victim.pages)
-        return freed
-
-    def free_copies(self, pages):
-        freed, gone = 0, set()
-        for spare in (True, False):
-            for node in self.twice:
-                if freed >= pages:
-                    break
-                if not (node.device and node.host):
-                    gone.add(node)
-                elif not (spare and self.device_leaf(node)) and node.loading is None and not node.pinned:
-                    node.host = False
-                    gone.add(node)
-                    self.host_free += len(node.pages)
-                    freed += len(node.pages)
-        for node in gone:
-            del self.twice[node]
-        return freed
 
 
 class HostedAdder(Adder):
@@ -350,24 +197,6 @@ class HostedScheduler(Scheduler):
     def next_copy(self):
         ends = [copy.end for copy in (*self.tree.storing, *self.tree.loads) if copy.end > self.now]
         return min(ends, default=None)
-
-    def drop(self, request, others):
-        super().drop(request, others)
-        request.inserted = 0
-
-    def publish(self, request, upto):
-        if upto <= 0:
-            return
-        pages = self.tree.pages(request.tokens()[:upto])
-        twice, node = self.tree.insert(pages, request.protected // self.size, request.inserted)
-        self.tree.free += twice
-        request.inserted = max(request.inserted, len(pages))
-        prompt = len(self.tree.pages(request.prompt))
-        if 0 < prompt < len(pages):
-            self.tree.insert(pages[:prompt], prompt, prompt)
-        self.tree.unlock(request.locked)
-        self.tree.lock(node)
-        request.locked, request.protected = node, len(pages) * self.size
 
 
 def serve(case):

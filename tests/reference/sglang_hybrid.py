@@ -7,7 +7,7 @@ of the first; it has its part of the second, or has lost it. A request resumes w
 from dataclasses import dataclass
 from math import inf
 
-from tests.reference.radix import Node, Radix
+from tests.reference.radix import Node, Radix, shared
 
 
 @dataclass(eq=False)
@@ -21,6 +21,8 @@ def depth(node):
 
 
 class HybridRadix(Radix):
+    kind = HybridNode
+
     def __init__(self, capacity, second, policy):
         super().__init__(capacity, policy)
         self.free_second = second
@@ -30,31 +32,10 @@ class HybridRadix(Radix):
         """What a node's part of the second pool takes there."""
         return len(node.run)
 
-    def split(self, node, length):
-        upper = HybridNode(
-            node.run[:length], node.parent, next(self.clock), node.created, node.hits, node.priority, node.locks,
-            [node], node.kept, node.second_locks,
-        )  # fmt: skip
-        node.used = next(self.clock)
-        node.parent.children[node.parent.children.index(node)] = upper
-        node.run, node.parent = node.run[length:], upper
-        return upper
-
-    def add(self, parent, run, priority):
-        now = next(self.clock)
-        leaf = HybridNode(run, parent, now, now, priority=priority)
-        parent.children.append(leaf)
-        return leaf
-
     def next(self, node, path):
         """(The child that continues the path, how much of its run is on the path), or None."""
-        child = self.child(node, path[0]) if path else None
-        if not child:
-            return None
-        same = 0
-        while same < len(child.run) and path[same : same + 1] == [child.run[same]]:
-            same += 1
-        return child, same
+        child = node.children.get(path[0]) if path else None
+        return (child, shared(child.run, path, 0)) if child else None
 
     def walk(self, path):
         """(The nodes of the longest prefix that the first pool has, its pages). It uses none of them."""
@@ -77,23 +58,20 @@ class HybridRadix(Radix):
         self.recent.remove(node)
         self.free_second += self.size(node)
 
-    def evict(self, node):
+    def evict(self, leaf):
         """Free a leaf with its part of the second pool."""
-        if node.kept:
-            self.lose(node)
-        node.parent.children.remove(node)
-        self.free += len(node.run)
-        self.evictions += len(node.run)
+        if leaf.kept:
+            self.lose(leaf)
+        super().evict(leaf)
 
     def can_take(self, pages):
-        return pages <= self.free + sum(len(node.run) for node in self.nodes() if not node.locks)
+        return pages <= self.free + self.evictable()
 
     def can_take_second(self, number):
         return number <= self.free_second + sum(self.size(node) for node in self.recent if not node.second_locks)
 
     def take_first(self, pages):
-        while self.free < pages:
-            self.evict(min((node for node in self.nodes() if not node.locks and not node.children), key=self.key))
+        self.make_room(pages)
         self.free -= pages
 
     def take_second(self, number):
@@ -214,7 +192,7 @@ class WindowRadix(HybridRadix):
                     self.keep(node)
             node.hits += done > inserted
         if done < len(path):
-            node = leaf = self.add(node, path[done:], priority)
+            node = leaf = self.leaf(node, path[done:], priority=priority)
             first = max(done, freed)
             if first < len(path):
                 if first > done:
@@ -317,8 +295,7 @@ class StateRadix(HybridRadix):
             done += same
             node.hits += done > inserted
         if done < len(path):
-            node = self.add(node, path[done:], priority)
-            node.hits = 1
+            node = self.leaf(node, path[done:], hits=1, priority=priority)
             self.keep(node)
             return node, False
         node.used = next(self.clock)

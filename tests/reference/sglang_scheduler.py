@@ -59,6 +59,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
+from tests.reference.radix import Node, Radix, shared
 from tests.reference.vllm_scheduler import step_seconds
 
 CONSTANTS = {
@@ -74,120 +75,37 @@ SHARED_PREFIX = 32  # tokens; in-batch prefix caching
 PROMPTS_WEIGH = 1000  # against 1 of a decode, until new requests are taken
 
 
-@dataclass(eq=False)
-class Node:
-    """Pages that are cached one after the other."""
-
-    pages: list
-    parent: Node | None
-    used: float
-    children: dict = field(default_factory=dict)  # first page -> node
-    locks: int = 0
-
-
-class Tree:
-    """A radix tree over pages, and the number of free pages."""
+class Tree(Radix):
+    """The radix tree over pages of tokens."""
 
     def __init__(self, pages, size, bigram=False):
-        self.size, self.free, self.evictable = size, pages, 0
+        super().__init__(pages, "lru")
+        self.size = size
         self.ahead = int(bigram)  # with a drafter the keys are pairs of tokens
-        self.clock = count()
-        self.root = Node([], None, next(self.clock))
 
     def available(self):
         """Tokens."""
         return self.free * self.size
 
     def with_evictable(self):
-        return (self.free + self.evictable) * self.size
+        return (self.free + self.evictable()) * self.size
 
     def pages(self, tokens):
         full = max(len(tokens) - self.ahead, 0) // self.size
         return [tuple(tokens[i * self.size : (i + 1) * self.size + self.ahead]) for i in range(full)]
 
-    def match(self, pages):
-        """The number of leading pages that are cached, and their last node; the path is used now, the deepest last."""
-        node, done = self.root, 0
-        if not pages:
-            return 0, node
-        while done < len(pages) and pages[done] in node.children:
-            node = node.children[pages[done]]
-            same = shared(node.pages, pages, done)
-            done += same
-            if same < len(node.pages):
-                node = self.split(node, same)
-                break
-        now, path = next(self.clock), node
-        while path is not None:
-            path.used = now
-            now -= 0.00001
-            path = path.parent
-        return done, node
+    def look_up(self, pages):
+        """The number of leading pages that are cached, and their last node."""
+        nodes = self.match(pages)
+        return sum(len(node.run) for node in nodes), (nodes or [self.root])[-1]
 
-    def split(self, child, at):
-        upper = Node(child.pages[:at], child.parent, next(self.clock), {child.pages[at]: child}, child.locks)
-        child.parent.children[child.pages[0]] = upper
-        child.pages, child.parent, child.used = child.pages[at:], upper, next(self.clock)
-        return upper
-
-    def insert(self, pages):
-        """The number of leading pages that were cached, and the last node; the path is used, the deepest last."""
-        node, done = self.root, 0
-        node.used = next(self.clock)
-        while done < len(pages) and pages[done] in node.children:
-            node = node.children[pages[done]]
-            node.used = next(self.clock)
-            same = shared(node.pages, pages, done)
-            done += same
-            if same < len(node.pages):
-                node = self.split(node, same)
-        if done < len(pages):
-            leaf = Node(pages[done:], node, next(self.clock))
-            node.children[pages[done]] = leaf
-            self.evictable += len(leaf.pages)
-            node = leaf
-        return done, node
-
-    def lock(self, node, by=1):
-        while node is not self.root:
-            before, node.locks = node.locks, node.locks + by
-            self.evictable += len(node.pages) * ((node.locks == 0) - (before == 0))
-            node = node.parent
-
-    def unlock(self, node):
-        if node is not None:
-            self.lock(node, -1)
-
-    def leaves(self):
-        stack = [self.root]
-        while stack:
-            node = stack.pop()
-            stack.extend(node.children.values())
-            if not node.children and node.locks == 0 and node is not self.root:
-                yield node
-
-    def make_room(self, tokens):
-        """Evict the least recently used leaf until so many tokens are free, or no leaf is left."""
-        while self.available() < tokens:
-            leaf = min(self.leaves(), key=lambda node: node.used, default=None)
-            if leaf is None:
-                return
-            del leaf.parent.children[leaf.pages[0]]
-            self.free += len(leaf.pages)
-            self.evictable -= len(leaf.pages)
+    def make_room_for(self, tokens):
+        self.make_room(-(-tokens // self.size))
 
     def take(self, pages):
         self.free -= pages
         if self.free < 0:
             raise MemoryError("out of memory: SGLang would end here")
-
-
-def shared(pages, others, begin):
-    """How many leading pages are those of others[begin:]."""
-    same = 0
-    while same < len(pages) and begin + same < len(others) and pages[same] == others[begin + same]:
-        same += 1
-    return same
 
 
 @dataclass(eq=False)
@@ -458,7 +376,7 @@ class Scheduler:
         """Match all tokens but the last."""
         tokens = request.tokens()
         request.fill = len(tokens)
-        pages, request.node = self.tree.match(self.tree.pages(tokens[:-1]))
+        pages, request.node = self.tree.look_up(self.tree.pages(tokens[:-1]))
         request.prefix = request.protected = pages * self.size
 
     def sort_waiting(self):
@@ -471,7 +389,7 @@ class Scheduler:
             return
         if self.passes % TOUCH_EVERY == 0:
             for request in reversed(self.waiting[:MATCHED_WAITING]):
-                self.tree.match(self.tree.pages(request.tokens()))
+                self.tree.look_up(self.tree.pages(request.tokens()))
         self.passes += 1
 
     def sort_by_prefix(self):
@@ -479,7 +397,7 @@ class Scheduler:
         seen = []
         for request in self.waiting:
             tokens = request.tokens()
-            pages, request.node = self.tree.match(self.tree.pages(tokens))
+            pages, request.node = self.tree.look_up(self.tree.pages(tokens))
             request.prefix = pages * self.size
             key = -min(self.matched(request, pages), len(tokens) - 1)
             if request.prefix <= SHARED_PREFIX:
@@ -503,7 +421,7 @@ class Scheduler:
         batch.parts = [(one, one.prefix, one.end - one.prefix) for one in batch.requests]
         tokens = sum(part[2] for part in batch.parts)
         spare = len(batch.requests) * self.size if self.size > 1 else 0
-        self.tree.make_room(tokens + spare)
+        self.tree.make_room_for(tokens + spare)
         self.tree.take(sum(self.paged(one.end) - self.paged(one.prefix) for one in batch.requests) // self.size)
         for request in batch.requests:
             request.held, request.retracted = request.end, False
@@ -534,11 +452,11 @@ class Scheduler:
 
     def decode_fits(self, requests):
         need = sum(one.held % self.size == 0 for one in requests) * self.size
-        self.tree.make_room(need)
+        self.tree.make_room_for(need)
         return self.tree.available() >= need
 
     def decode_slots(self, batch):
-        self.tree.make_room(len(batch.requests) * self.size)
+        self.tree.make_room_for(len(batch.requests) * self.size)
         self.tree.take(sum(one.held % self.size == 0 for one in batch.requests))
         batch.parts = [(one, one.held, 1) for one in batch.requests]
         for request in batch.requests:
@@ -589,15 +507,16 @@ class Scheduler:
     def drop(self, request, others):
         """Release a request without making it findable, and room for the next steps of the others."""
         self.release(request)
-        self.tree.make_room(others * self.retract_steps)
-        request.prefix = request.protected = request.middle = 0
+        self.tree.make_room_for(others * self.retract_steps)
+        request.prefix = request.protected = request.middle = request.inserted = 0
         request.retracted = True
         self.dropped.append(request)
 
     def release(self, request):
         """Give back the slots that the tree does not own, the lock and the row."""
         self.tree.free += (self.paged(request.held) - request.protected) // self.size
-        self.tree.unlock(request.locked)
+        if request.locked is not None:
+            self.tree.unlock(request.locked)
         request.locked, request.has_row, request.held = None, False, 0
         self.rows += 1
 
@@ -610,11 +529,12 @@ class Scheduler:
         if upto <= 0:
             return
         pages = self.tree.pages(request.tokens()[:upto])
-        before, node = self.tree.insert(pages)
+        before, node = self.tree.insert(pages, inserted=request.inserted)
         self.tree.free += max(before - request.protected // self.size, 0)
+        request.inserted = max(request.inserted, len(pages))
         prompt = len(self.tree.pages(request.prompt))
         if 0 < prompt < len(pages):
-            self.tree.insert(pages[:prompt])
+            self.tree.insert(pages[:prompt], inserted=prompt)
         self.tree.unlock(request.locked)
         self.tree.lock(node)
         request.locked, request.protected = node, len(pages) * self.size

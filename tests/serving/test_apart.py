@@ -1,6 +1,7 @@
 """Prefill and decode on different workers: what vLLM says, and laws."""
 
 import json
+import os
 import random
 from dataclasses import replace
 
@@ -19,11 +20,16 @@ from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import COMPLETION, SEQUENCE, dependencies_between
 from kvtrace.trace.trace import Trace
 from tests.conftest import ROOT
-from tests.serving.apart_cases import require_equal
-from tests.serving.scheduler_cases import requests_of, trace_of
+from tests.conftest import drawn as cases_drawn
+from tests.reference.sglang_apart import serve
+from tests.serving.apart_cases import require_equal, require_steps, sglang_apart_case
+from tests.serving.scheduler_cases import more_terms, requests_of, trace_of
 
 PATH = ROOT / "tests/vectors/apart_vllm.json"
 VECTORS = json.loads(PATH.read_text()) if PATH.exists() else {"version": "", "vectors": []}
+SGLANG_PATH = PATH.with_name("apart_sglang.json")
+SGLANG = json.loads(SGLANG_PATH.read_text()) if SGLANG_PATH.exists() else {"version": "", "vectors": []}
+CASES = int(os.environ.get("KVTRACE_EXAMPLES", cases_drawn(100)))
 COST = StepCost(token_s=1e-4, step_s=5e-3, request_s=1e-5)
 
 
@@ -34,6 +40,31 @@ def workers(engine, **options):
 @pytest.mark.parametrize("vector", VECTORS["vectors"], ids=range(len(VECTORS["vectors"])))
 def test_the_times_are_those_of_vllm(vector):
     require_equal(vector["case"], vector)
+
+
+@pytest.mark.parametrize("vector", SGLANG["vectors"], ids=lambda vector: vector["name"])
+def test_the_steps_are_those_of_sglang(vector):
+    assert SGLANG["version"] == SglangScheduler.version
+    assert json.loads(json.dumps(serve(vector["case"]))) == vector["served"]
+    require_steps(vector["case"], vector["served"], vector["name"])
+
+
+def test_the_steps_are_those_of_the_twin_of_sglang():
+    compared = 0
+    for seed in range(CASES):
+        case = sglang_apart_case(random.Random(seed))
+        if seed % 2:
+            for side in (case, case["decode"]):
+                side["cost"] = case["cost"] | more_terms(random.Random(seed))
+        try:
+            expected = serve(case)
+        except MemoryError:  # SGLang would abort a request
+            with pytest.raises(UsageError, match="SGLang would"):
+                require_steps(case, {})
+            continue
+        require_steps(case, expected, f"seed {seed}: {case['settings']}")
+        compared += 1
+    assert compared > 0.8 * CASES
 
 
 def drawn(seed, gap_ms, rows=20):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any, Literal, get_args
 
-from .._base.errors import UsageError, wrong_word
+from .._base.errors import UsageError, nearest, wrong_word
 from .._base.units import milliseconds, size_bytes
 from .policies import POLICIES
 
@@ -165,9 +166,13 @@ def _word(name: str, word: str) -> tuple[str, Any]:
         return "latency_s", float(micro[1]) / 1e6
     if re.fullmatch(r"\d[\d.]* ?m?s", word):
         return "latency_s", milliseconds(word) / 1000
-    if re.match(r"\d", word) and (rate := size_bytes(word.removesuffix("/s").strip())):
-        return "rate", rate
-    raise UsageError(f"{word!r} is not valid for tier {name}. A tier can have {WORDS}.")
+    if re.match(r"\d.*[a-zA-Z]", word):
+        with suppress(UsageError):
+            if rate := size_bytes(word.removesuffix("/s").strip()):
+                return "rate", rate
+    near = nearest(word.partition(":")[0], [*SCOPES, *COPIES, "peers", *POLICIES])
+    further = f"Did you mean {near[0]}?" if near else f"A tier can have {WORDS}."
+    raise UsageError(f"{word!r} is not valid for tier {name}. {further}")
 
 
 def parse_tiers(text: str, blocks: Callable[[str], int], block_bytes: float | None = None) -> tuple[Tier, ...]:

@@ -109,8 +109,6 @@ def explain_command(trace, capacity, policy, ttl, tiers, over_time, per_request,
     kv_bytes = kv_bytes_of(run, options)
     if len(run.cache.engines) != 1:
         raise click.UsageError("--engine: name one engine. kvtrace simulate compares several.")
-    if capacity and tiers:
-        raise click.UsageError("--tiers has the capacities. Leave out --capacity.")
     if input_price is not None and (no_cures or as_csv):
         raise click.UsageError(f"--input-price needs what {'--no-cures' if no_cures else '--csv'} leaves out. Leave out one of them.")
     if not (capacity or tiers or run.time.roofline):

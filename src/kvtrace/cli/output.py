@@ -246,12 +246,28 @@ def keep_inputs(command: click.Command) -> click.Command:
 
     @functools.wraps(run)
     def checked(**values: Any) -> Any:
+        require_values(command, values)
         values |= _found(command, values)
         require_files(command, values)
         return run(**values)
 
     command.callback = checked
     return command
+
+
+def require_values(command: click.Command, values: Mapping[str, Any]) -> None:
+    """UsageError for an option whose value is empty, which would be as if it were not given.
+
+    >>> from kvtrace.cli import commands
+    >>> require_values(commands.commands["simulate"], {"tiers": ""})
+    Traceback (most recent call last):
+    kvtrace._base.errors.UsageError: --tiers is empty. Give a value, or leave it out.
+    """
+    from .._base.errors import UsageError
+
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and values.get(parameter.name or "") == "":
+            raise UsageError(f"{parameter.opts[0]} is empty. Give a value, or leave it out.")
 
 
 def _found(command: click.Command, values: Mapping[str, Any]) -> dict[str, Any]:

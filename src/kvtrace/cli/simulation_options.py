@@ -6,7 +6,7 @@ Every command with --policy finds the user's classes, and reports their exceptio
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -275,9 +275,13 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     from ..analysis.capacities import parse_capacities, parse_capacity
     from ..cache.tiers import parse_tiers, parse_timed_tiers
 
+    if tiers and capacity != "auto":
+        raise click.UsageError("--tiers has the capacities. Leave out --capacity.")
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
-    parse = partial(parse_capacity, **units)
+    parse: Callable[[str], int] = partial(parse_capacity, **units)
+    if tiers and capacity != "auto":
+        raise UsageError("--tiers has the capacities. Leave out --capacity.")
     if run.time.cost and tiers:
         kv_bytes = roofline.model.kv_bytes_per_token if roofline else units["kv_bytes_per_token"]
         if kv_bytes is None:
@@ -291,7 +295,7 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
         capacities = {engine: [run.time.blocks_of(engine, trace.block_size, layouts.get(engine))] for engine in engines}
     elif capacity != "auto" and not tiers:
         capacities = {engine: list(dict.fromkeys(parse_capacities(capacity, **size))) for engine, size in sizes.items()}
-    return run.changed(capacities=capacities, tiers=parse_tiers(tiers, parse) if tiers else None, lower=lower)
+    return run.changed(capacities=capacities, tiers=parse_tiers(tiers, lambda text: 0 if text == "0" else parse(text)) if tiers else None, lower=lower)
 
 
 def kv_bytes_of(run: Run, options: dict[str, Any]) -> int | None:
@@ -313,8 +317,8 @@ def capacity_as_written(capacity: str, trace: Any, units: dict[str, Any]) -> Ite
     except UsageError as error:
         if hint := hint_on_commas(capacity, int(trace.prompt_blocks.max(initial=1))):
             error.add_note(hint)
-        for text in names(capacity) if (TOO_SMALL in str(error) and not hint) else ():
-            blocks = None if text == "auto" else parse_capacity(text, **units)
+        for text in names(capacity) if (TOO_SMALL in str(error) and not hint and capacity != "auto") else ():
+            blocks = parse_capacity(text, **units)
             if text != str(blocks):
                 error.args = (str(error).replace(f"--capacity {blocks} {TOO_SMALL}", f"--capacity {text} ({blocks:,} blocks) {TOO_SMALL}"),)
         raise

@@ -116,7 +116,7 @@ def _reasons(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.pool is not None:
         yield "pool", pool_sentence(plan.pool)
     if plan.disaggregate is not None:
-        yield "disaggregate", plan.disaggregate.sentence
+        yield "disaggregate", f"{plan.disaggregate.sentence}."
     if plan.lanes is not None:
         yield "sessions", f"{lanes_sentence(plan.lanes, part.target).removesuffix('.')}."
 
@@ -249,8 +249,9 @@ def _tiers(part: TiersPlan) -> TextTable:
 
 def pool_table(part: PoolCurve) -> TextTable:
     """A table with one row for each size of a pool."""
-    routed = f"{part.instances:,} instances of {part.first_capacity:,} blocks, {part.router}"
-    table = _table(f"A pool below {routed}, blocks of {part.block_size:,} tokens", list(part.assumes))
+    instances = f"{part.instances:,} instance{'' if part.instances == 1 else 's'}"
+    routed = f"{instances} of {part.first_capacity:,} blocks, {part.router}"
+    table = _table(f"A pool below {routed}, blocks of {part.block_size:,} tokens", part.assumes)
     return table.add_results(columns_in(PoolPoint), as_json(part.rows))
 
 
@@ -258,7 +259,8 @@ def pool_sentence(part: PoolCurve) -> str:
     """What the pool that was asked for brings, and above which bandwidth it pays."""
     point = next(row for row in part.rows if row.capacity == part.planned)
     gained = 100 * (point.block_hit_rate - part.rows[0].block_hit_rate)
-    text = f"{point.gib:,.0f} GiB add {gained:.1f} points of block hit rate to {part.instances:,} instances"
+    instances = f"{part.instances:,} instance{'' if part.instances == 1 else 's'}"
+    text = f"{point.gib:,.0f} GiB add {gained:.1f} points of block hit rate to {instances}"
     if point.break_even_bandwidth is None or point.busiest_bytes_per_s is None or part.bandwidth is None:
         return f"{text}.{_pool_times(part, point)}"
     pays = "pays" if part.bandwidth > point.break_even_bandwidth else "does not pay"
@@ -308,9 +310,9 @@ def _error_caption(part: ModelError) -> str:
     wrong = f"TTFT {part.statistic} was wrong by up to {part.error:.1%}"
     if part.step_factors is not None:
         wrong = f"measured: {_factors(part)} as long"
-    return (
-        f"{wrong} ({part.basis}): {seconds(part.ttft_low)} s to {high}; {few} instances may be enough, {sure} are sure"
-    )
+    noun, verb = ("instance" if few == "1" else "instances"), ("is" if sure == "1" else "are")
+    enough = f"{few} {noun} may be enough, {sure} {verb} sure"
+    return f"{wrong} ({part.basis}): {seconds(part.ttft_low)} s to {high}; {enough}"
 
 
 def _unmet(part: InstancesPlan) -> list[TextTable]:

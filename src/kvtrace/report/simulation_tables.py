@@ -10,10 +10,10 @@ import io
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
-from math import lcm
+from math import lcm, nan
 from typing import Any, BinaryIO
 
-from .._base.results import column, columns_in, varies
+from .._base.results import as_json, column, columns_in, varies
 from .._base.tables import TextTable, cell, csv_text
 from .._base.units import GIB
 from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first, gap_to
@@ -273,7 +273,7 @@ def compare_loops(results: list[dict[str, Any]]) -> None:
 
 def _add_difference(before: dict[str, Any], row: dict[str, Any]) -> None:
     keys = [keys for keys, _ in LOOP_FIGURES.values() if keys[0] in row and keys[0] != "requests"]
-    row["difference"] = {"_".join(keys): _value(row, keys) - _value(before, keys) for keys in keys}
+    row["difference"] = as_json({"_".join(keys): _value(row, keys) - _value(before, keys) for keys in keys})
 
 
 def compare_fleets(results: list[dict[str, Any]]) -> None:
@@ -309,9 +309,10 @@ def _fleet_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> 
         table.add_columns(["TTFT p50 (s)", "fixed fleet", "TTFT p99 (s)", "fixed fleet"], right=True)
     for old, new in zip(fixed["phases"], fleet["phases"], strict=True):
         cells = [f"{new['start_s']:,.0f}", f"{new['instances']:,}", f"{new['requests']:,}"]
-        cells += [f"{phase['token_hit_rate']:.4f}" for phase in (new, old)]
+        cells += [f"{phase['token_hit_rate']:.4f}" if phase["tokens"] else "-" for phase in (new, old)]
         if in_time:
-            cells += [f"{phase['ttft_s'][name]:.3f}" for name in ("p50", "p99") for phase in (new, old)]
+            times = [phase["ttft_s"][name] for name in ("p50", "p99") for phase in (new, old)]
+            cells += [_figure("{:.3f}", time) for time in times]
         table.add_row(*cells)
     lost, points = before["hit_tokens"] - row["hit_tokens"], 100 * (before["token_hit_rate"] - row["token_hit_rate"])
     table.caption = (
@@ -336,7 +337,8 @@ def _loop_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> T
     for name, (keys, text) in LOOP_FIGURES.items():
         scale = 1000 if "(ms)" in name else 1
         old, new = scale * _value(before, keys), scale * _value(row, keys)
-        table.add_row(name, text.format(old), text.format(new), text.replace("{:", "{:+").format(new - old))
+        cells = [_figure(text, old), _figure(text, new), _figure(text.replace("{:", "{:+"), new - old)]
+        table.add_row(name, *cells)
     if before["rejected"] or row["rejected"]:
         old, new = before["rejected"], row["rejected"]
         table.add_row("requests rejected", f"{old:,}", f"{new:,}", f"{new - old:+,}")
@@ -349,8 +351,13 @@ def _loop_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> T
     return table
 
 
+def _figure(text: str, value: float | None) -> str:
+    """A figure in a form; - for None and NaN, which are not known."""
+    return "-" if value is None or value != value else text.format(value)
+
+
 def _value(row: dict[str, Any], keys: tuple[str, ...]) -> float:
     value: Any = row
     for key in keys:
         value = value[key]
-    return float(value)
+    return nan if value is None else float(value)

@@ -55,11 +55,16 @@ def dynamo_workers(
     from .core.instance import Requests
 
     if not isinstance(cost, DynamoCost) or not isinstance(scheduler, DynamoScheduler):
-        raise UsageError("Dynamo's prefill and decode workers have step times of their own. Leave out --gpu, --costs.")
+        raise UsageError(
+            "Dynamo's prefill and decode workers have step times of their own. Use --capacity in place of --gpu or "
+            "--costs, or another --engine."
+        )
     if disaggregation.seconds_per_token and disaggregation.kv_transfer_latency_s:
         raise UsageError("Dynamo's replay has a latency or a bandwidth of KV transfers, not both. Leave out one.")
-    if disaggregation.max_local_prefill_length is not None:
-        raise UsageError("Dynamo's replay sends each prompt to a prefill worker. Leave out --max-local-prefill-length.")
+    if disaggregation.decides:
+        raise UsageError(f"Dynamo's replay sends each prompt to a prefill worker. Leave out {disaggregation.decides}.")
+    if disaggregation.kv_transfer_granularity not in (None, "prompt"):
+        raise UsageError("Dynamo's replay sends a KV cache when its prompt is computed. Use the granularity prompt.")
     if disaggregation.prefill or disaggregation.decode:
         raise UsageError("Dynamo's mocked workers have no deployments of their own. Leave out prefill and decode.")
     decoding = decode_scheduler or scheduler

@@ -76,6 +76,7 @@ class Timeline:
 # instance idle at each arrival, so that no router could see a load.
 OVERLAP = "open-loop:30"
 IMBALANCE = "the tokens of the busiest instance, divided by the mean over the instances"
+FEW_OVERLAP = "Few requests overlap, so one instance may be enough for this load."
 NEARLY_ALL = 0.9  # share of the requests on one instance that is worth a warning
 
 
@@ -179,7 +180,7 @@ class FleetSimulation(Simulation):
             return "They have the same session or second block. Try --router kv-aware."
         if self.setting.schedule.kind == "serial":
             return f"Each request ends before the next one arrives. Try --schedule {OVERLAP}."
-        return "Few requests overlap, so one instance may be enough for this load."
+        return FEW_OVERLAP
 
 
 def simulate_instances(
@@ -256,7 +257,6 @@ def simulate_instances(
     else:
         demand = demand or block_demand(trace, *setting.demand_options)
         engines = [build(setting, demand) for _ in range(count)]
-    check_gateway(router, router_options, count)
     chooser = make_router(trace, router, engines, router_options)
     if spans is not None:
         chooser.change_fleet(instances, *spans.events)
@@ -300,9 +300,10 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
 
 
 def make_router(trace: Trace, name: str, engines: list[Any], options: str | None = None):
-    """The compiled router of a name, for a trace and the engines of its instances."""
+    """The compiled router of a name, for a trace and the engines of its instances; UsageError for wrong options."""
     from .core.serving import Router, SglangGateway
 
+    check_gateway(name, options, len(engines))
     if name == "sglang-cache-aware":
         terms = gateway_options(options).terms
         return SglangGateway(engines, trace.hash_ids, trace.offsets, trace.input_length, trace.block_size, terms)
@@ -389,7 +390,7 @@ class InstanceGroup:
         demand = demand or block_demand(trace, *self.setting.demand_options)
         tokens, output = self.scheduler.lengths(demand.trace)
         needs = self.scheduler.needs(demand, self.setting)
-        requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, _priorities(trace))
+        requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, priorities(trace))
         if self.spans is not None:
             require_own_tiers(self.tiers)
             if getattr(self.scheduler, "dp_size", 1) > 1:
@@ -490,7 +491,7 @@ class Deployed:
         }  # fmt: skip
 
 
-def _priorities(trace: Trace) -> np.ndarray | None:
+def priorities(trace: Trace) -> np.ndarray | None:
     """The column `priority` of a trace, if it has one of whole numbers."""
     column = trace.extra.get("priority")
     return column if isinstance(column, np.ndarray) and column.dtype.kind in "iu" else None

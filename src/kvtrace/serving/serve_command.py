@@ -101,6 +101,10 @@ HARMLESS = {  # where clients connect, what is printed, how text is read: no mem
     "--enable-cache-report", "--enable-prompt-tokens-details", "--watchdog-timeout", "--hf-token", "--allowed-origins",
     "--no-enable-log-requests", "--disable-uvicorn-access-log", "--language-model-only",
 }  # fmt: skip
+OF_THE_TRANSFER = {  # what options of kvtrace say of workers of two kinds
+    "--kv-transfer-config", "--disaggregation-mode", "--disaggregation-transfer-backend", "--disaggregation-ib-device",
+    "--disaggregation-bootstrap-port",
+}  # fmt: skip
 SIXTEEN_BITS = ("auto", "half", "float16", "bfloat16")
 SCHEDULER = {  # engine -> option -> the scheduler's option, which has its value
     "vllm": {"--scheduling-policy": "policy", "--long-prefill-token-threshold": "long_prefill_token_threshold"},
@@ -108,7 +112,7 @@ SCHEDULER = {  # engine -> option -> the scheduler's option, which has its value
         f"--{name.replace('_', '-')}": name
         for name in (
             "scheduler_recv_interval", "schedule_policy", "schedule_conservativeness", "max_prefill_tokens",
-            "priority_scheduling_preemption_threshold", "retraction_policy",
+            "priority_scheduling_preemption_threshold", "retraction_policy", "num_reserved_decode_tokens",
         )
     },
 }  # fmt: skip
@@ -119,6 +123,7 @@ SCHEDULER_FLAGS = {
         for name in (
             "disable_overlap_schedule", "enable_mixed_chunk", "enable_priority_scheduling",
             "disable_priority_preemption", "schedule_low_priority_values_first",
+            "disaggregation_decode_enable_radix_cache",
         )
     },
 }  # fmt: skip
@@ -164,7 +169,7 @@ def read_command(text: str) -> ServeCommand:
         name = name.replace("_", "-") if name.startswith("--") else name
         if not name.startswith("-"):
             if "model" in stated or engine != "vllm":
-                raise UsageError(f"--serve: {name!r} is no option. {EXAMPLE}")
+                raise UsageError(f"--serve: {name!r} is not an option. {EXAMPLE}")
             stated["model"] = name
         elif name in flags:
             field_name, flag = flags[name]
@@ -212,7 +217,10 @@ def worker_options(deployment: Deployment, text: str, kind: str) -> ServeCommand
         raise UsageError(message) from None
     if "model" in command.stated:
         raise UsageError(f"--{kind}-options cannot name another model. Leave it out.")
-    return replace(command, stated={name: value for name, value in command.stated.items() if name != "engine"})
+    if unknown := [name for name in command.stated.get("not_modelled", ()) if name not in OF_THE_TRANSFER]:
+        raise UsageError(f"--{kind}-options: {unknown[0]} is not modelled. Leave it out.")
+    stated = {name: value for name, value in command.stated.items() if name not in ("engine", "not_modelled")}
+    return replace(command, stated=stated)
 
 
 def _of_a_rank(stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from .._base.results import any_value, column
 from ..cache.tiered import SharedTierDict, hits_by_tier
 from .deployment import Deployment
 from .expectations import ExpectedError, expected_error
-from .instances import FleetSimulation, Timeline
+from .instances import FEW_OVERLAP, FleetSimulation, Timeline
 from .overload import Overload, overload
 from .quantiles import Quantiles as Quantiles
 from .quantiles import quantiles_of as quantiles_of
@@ -51,6 +51,9 @@ class ServingRun(FleetSimulation):
         names = ("started_s", "first_s", "ended_s", "cached_tokens", "preemptions", "recomputed_tokens")
         times = {name: getattr(self, name) for name in names}
         return super()._columns() | times | {"ttft_s": self.first_s - self.trace.timestamp / 1000}
+
+    def _remedy(self) -> str:
+        return FEW_OVERLAP if self.router not in ("overlap", "sticky") else super()._remedy()
 
     @property
     def counted(self) -> slice:
@@ -152,14 +155,14 @@ class ServingRun(FleetSimulation):
         return served_only(self.started_s - self.trace.timestamp / 1000)
 
     @property
-    @column("TTFT p50", ".3f", unit=" s", place=21, value=quantiles_of, parts=TTFT, meaning=TTFT_MEANING)
+    @column("TTFT p50", ".3f", unit=" s", none="-", place=21, value=quantiles_of, parts=TTFT, meaning=TTFT_MEANING)
     def ttft_s(self) -> np.ndarray:
         """Time to first token, from arrival, of the requests that were served."""
         return served_only(self.first_s - self.trace.timestamp / 1000)
 
     @property
     @column(
-        "TPOT p50", ".1f", unit=" ms", scale=1000, rank=2, place=22, value=quantiles_of, parts=TPOT,
+        "TPOT p50", ".1f", unit=" ms", none="-", scale=1000, rank=2, place=22, value=quantiles_of, parts=TPOT,
         meaning="time per output token, the median over the requests",
     )  # fmt: skip
     def tpot_s(self) -> np.ndarray:

@@ -9,7 +9,14 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.blocks import PagedCache
 from cython.cimports.kvtrace.cache.core.engine import Engine
 from cython.cimports.kvtrace.cache.core.radix import ROOT
-from cython.cimports.kvtrace.serving.core.instance import DECODES, PREFILLS, Instance, Requests, SessionLanes
+from cython.cimports.kvtrace.serving.core.instance import (
+    DECODES,
+    PREFILLS,
+    WHOLE,
+    Instance,
+    Requests,
+    SessionLanes,
+)
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
 from cython.cimports.kvtrace.serving.core.sglang_prefill import SglangPrefill
@@ -40,18 +47,50 @@ class Links:
         return end + self.latency
 
 
+class Decider:
+    """The rules by which a decode worker computes a prompt itself (serving/deciders.py); None: a rule is not used."""
+
+    def __init__(self, most_local=None, most_queued=None, by_length=False, by_load=False, eff_isl_threshold=0,
+                 eff_isl_ratio_threshold=0.0, prefill_busy_threshold=0.0, decode_busy_threshold=0.0, prefill_tokens=0,
+                 decode_blocks=0, policy=None):  # fmt: skip
+        self.most_local = -1 if most_local is None else most_local
+        self.by_queue, self.most_queued = most_queued is not None, most_queued or 0
+        self.by_length, self.by_load = by_length, by_load
+        self.threshold, self.ratio = eff_isl_threshold, eff_isl_ratio_threshold
+        self.busy_tokens = prefill_busy_threshold * prefill_tokens
+        self.busy_blocks = decode_busy_threshold * decode_blocks
+        self.peeks = by_length or by_load
+        self.used = self.peeks or self.by_queue or most_local is not None
+
+    def keeps(self, tokens, fresh, queued, prefill_tokens, blocks):
+        """Whether a prompt with so many tokens, of which `fresh` do not hit, stays at its decode worker.
+
+        `queued` requests wait for a prefill worker. The prefill worker that the router would take has prompts of
+        `prefill_tokens` to compute; the decode worker would have `blocks` of prompts.
+        """
+        keeps: cython.bint
+        if not self.peeks:
+            return fresh <= self.most_local or (self.by_queue and queued >= self.most_queued)
+        keeps = self.by_length and fresh < self.threshold and fresh < self.ratio * max(tokens, 1)
+        return (keeps or (self.by_load and prefill_tokens > self.busy_tokens)) and blocks <= self.busy_blocks
+
+
 class ApartServing(InterleavedServing):
     """Serving simulation with workers of two kinds.
 
     `requests` has the arrivals at the first engine; each kind of worker has Requests of its own, in which `arrival` is
     when one of its workers gets the request. Early: a request goes to both workers at once, and its prompt is computed
     when the decode worker has room for it (SGLang); else it goes to the decode worker when its prompt is computed, and
-    its KV cache moves when the decode worker has room (vLLM). With `chunks`, a chunk moves as soon as it is computed.
+    its KV cache moves when the decode worker has room (vLLM). With `chunks`, a chunk moves as soon as it is computed
+    (SGLang). With `layers`, what a step of a prefill worker computes moves in so many parts, one after another, during
+    the step. Push: a request goes to both workers at once, and what is computed moves once the decode worker has room.
 
-    A decode worker computes a prompt itself if at most `most_local` of its tokens do not hit there (-1: none).
+    A decode worker computes a prompt itself if the decider says so.
     """
 
-    def __init__(self, workers, routers, requests: Requests, kinds, capacities, links: Links, transfer, rules):
+    def __init__(
+        self, workers, routers, requests: Requests, kinds, capacities, links: Links, transfer, rules, decider: Decider
+    ):  # fmt: skip
         instance: Instance
         prefill, decode = workers
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
@@ -60,7 +99,12 @@ class ApartServing(InterleavedServing):
         self.prefills, self.decodes = kinds
         self.links, self.prefillers = links, len(prefill)
         self.size, self.token_bytes = np.ascontiguousarray(transfer[0], dtype=np.float64), transfer[1]
-        self.early, self.chunks, self.most_local = rules
+        self.early, self.push, self.chunks, self.layers = rules
+        self.parts, self.reserved = [], np.zeros(rows, dtype=np.uint8)
+        self.ready = np.zeros(rows)
+        self.decider, self.queued = decider, []
+        self.brought, self.blocks_of = np.zeros((2, rows), dtype=np.int64)
+        self.uncomputed, self.prompt_blocks = np.zeros((2, len(self.instances)), dtype=np.int64)
         self.local = np.zeros(rows, dtype=np.int64)
         self.sender, self.receiver = np.full((2, rows), NOBODY, dtype=np.int64)
         self.left = np.zeros(rows)
@@ -89,21 +133,38 @@ class ApartServing(InterleavedServing):
         for worker in self.instances:
             if hasattr(worker, "settle"):
                 worker.settle()
-        InterleavedServing.close(self)
+        sent = (np.asarray(self.sender) >= 0) | (np.asarray(self.receiver) >= 0)
+        if not (sent & np.isnan(self.decodes.outcomes["ended"])).any():  # else they wait for ever, which is an error
+            InterleavedServing.close(self)
 
     # ---- what happens
 
     def tell(self, kind, row, seconds):
         """A worker tells what it has done at a time."""
-        self._note(seconds, kind, row)
+        if kind == CHUNK:
+            self._note(seconds, COMPUTED, ~row)
+        else:
+            self._note(seconds, kind, row)
 
     def _note(self, seconds, kind, row):
         """Something happens at a time; of one moment and kind, in this order."""
         self.noted.append(row)
         return self.at(seconds, kind, len(self.noted) - 1)
 
+    def compute(self, row, begin, end, before, after):
+        """A step of a prefill worker computes tokens of a prompt, a layer after another, from a time to another."""
+        i: cython.int
+        share: cython.double
+        for i in range(1, self.layers + 1):
+            share = cython.cast(cython.double, i) / self.layers
+            self.parts.append((row, before + share * (after - before)))
+            self.at(begin + share * (end - begin), LAYER, len(self.parts) - 1)
+        return 0
+
     def happen(self, seconds, kind, row):
         instance: Instance
+        if kind == LAYER:
+            return self._take_part(row, seconds)
         row = self.noted[row]
         if kind == ARRIVES:
             if self.lanes.next_arrival() <= seconds:
@@ -111,36 +172,43 @@ class ApartServing(InterleavedServing):
                 if not self._arrive(row):
                     self.lanes.complete(row, seconds)
                 self._plan_arrival()
+        elif kind == COMPUTED and row < 0:
+            if not self.chunks:
+                return 0
+            row = ~row
+            instance = self.instances[self.sender[row]]
+            self._move(
+                row, self.left[row] - self.token_bytes * (self.prefills.tokens[row] - instance.computed_tokens(row)),
+                seconds, False,
+            )  # fmt: skip
         elif kind == COMPUTED:
             self.computed[row] = seconds
-            if self.early:
+            self.uncomputed[self.sender[row]] -= self.brought[row]
+            if self.reserved[row]:
                 self._move(row, self.left[row], seconds, True)
-            else:
+            elif not self.push:
                 self._send_to_decode(row, seconds)
-        elif kind == CHUNK:
-            if self.chunks:
-                instance = self.instances[self.sender[row]]
-                self._move(
-                    row, self.left[row] - self.token_bytes * (
-                        self.prefills.tokens[row] - instance.computed_tokens(row)
-                    ), seconds, False,
-                )  # fmt: skip
         elif kind == RESERVED:
-            instance = self.instances[self.receiver[row]]
+            self.reserved[row] = True
             self.left[row] = max(0.0, self.size[row] - self.token_bytes * self.decodes.cached[row])
             if self.early:
-                self._send_to_prefill(row, seconds)
-            else:
+                instance = self.instances[self.sender[row]]
+                instance.admit(row, self.decodes.cached[row], seconds)
+            elif self.computed[row] == self.computed[row]:  # not NaN
                 self._move(row, self.left[row], seconds, True)
+            elif self.ready[row] > 0:
+                self._move_computed(row, self.ready[row], seconds)
         elif kind == MOVED:
             self.arrived[row] = seconds
             instance = self.instances[self.sender[row]]
             instance.moved(row, seconds)
             instance = self.instances[self.receiver[row]]
             instance.moved(row, seconds)
-        elif self.lanes is not None:
-            self.lanes.complete(row, seconds)
-            self._plan_arrival()
+        else:
+            self.prompt_blocks[self.receiver[row]] -= self.blocks_of[row]
+            if self.lanes is not None:
+                self.lanes.complete(row, seconds)
+                self._plan_arrival()
         return 0
 
     def _plan_arrival(self):
@@ -158,14 +226,60 @@ class ApartServing(InterleavedServing):
             return False
         if self.early:
             self._send_to_decode(row, at)
-        else:
-            if self.most_local >= 0:
-                self._choose_decode(row, at)
-                if self.local[row]:
-                    self._send_to_decode(row, at)
-                    return True
             self._send_to_prefill(row, at)
+        else:
+            self.local[row] = self.decider.used and self._keeps(row, at)
+            if self.local[row] or self.push:
+                self._send_to_decode(row, at)
+            if not self.local[row]:
+                self._send_to_prefill(row, at)
         return True
+
+    def _keeps(self, row, at):
+        """Whether a decode worker computes the prompt: the one that the request is sent to, or would be."""
+        engine: Engine
+        decider = self.decider
+        place: cython.int
+        prefill_tokens: cython.longlong = 0
+        tokens: cython.longlong = self.decodes.tokens[row]
+        size: cython.longlong
+        if decider.peeks:
+            self._count(self.decode_router, self.prefillers, at)
+            place = self.prefillers + self._peek(self.decode_router, row, self.to_decode)
+        else:  # its decode worker stays the one that was looked at
+            self._choose_decode(row, at)
+            place = cython.cast(cython.int, self.receiver[row])
+        engine = cython.cast(Instance, self.instances[place]).engine
+        size = engine.context.trace.block_size
+        if decider.by_load:
+            self._count(self.router, 0, at)
+            prefill_tokens = self.uncomputed[self._peek(self.router, row, self.to_prefill)]
+        return decider.keeps(
+            tokens, tokens - engine.peek(row) * size, self._queued(at) if decider.by_queue else 0, prefill_tokens,
+            self.prompt_blocks[place] + (tokens + size - 1) // size,
+        )  # fmt: skip
+
+    def _queued(self, at):
+        """The requests that wait for a prefill worker: no step there has them."""
+        row: cython.Py_ssize_t
+        waiting: list = []
+        for item in self.queued:
+            row = item
+            if not self.prefills.started[row] <= at:  # NaN: not yet
+                waiting.append(row)
+        self.queued = waiting
+        return len(waiting)
+
+    def _peek(self, router: Router, row, turn):
+        """The worker that a router would take; it forgets that it was asked."""
+        chosen: cython.int
+        place: cython.Py_ssize_t = router.place
+        last: cython.Py_ssize_t = router.last_turn
+        router.turn = turn
+        chosen = router.send(row)
+        router.sent[chosen] -= 1
+        router.place, router.last_turn = place, last
+        return chosen
 
     def _send_to_prefill(self, row, at):
         instance: Instance
@@ -175,21 +289,28 @@ class ApartServing(InterleavedServing):
         self.sender[row] = self.router.send(row)
         self.prefills.arrival[row], self.prefills.instance[row] = at, cython.cast(cython.int, self.sender[row])
         instance = self.instances[self.sender[row]]
+        if self.decider.by_queue:
+            self.queued.append(row)
+        if self.decider.by_load:
+            self.brought[row] = self.prefills.tokens[row] - (
+                instance.engine.peek(row) * instance.engine.context.trace.block_size
+            )
+            self.uncomputed[self.sender[row]] += self.brought[row]
         instance.send(row)
         return 0
 
     def _choose_decode(self, row, at):
-        engine: Engine
         place: cython.int
+        engine: Engine
         self._count(self.decode_router, self.prefillers, at)
         self.decode_router.turn = self.to_decode
         self.to_decode += 1
         place = self.decode_router.send(row)
         self.receiver[row], self.decodes.instance[row] = self.prefillers + place, place
-        if self.most_local >= 0:
-            engine = cython.cast(Instance, self.instances[self.receiver[row]]).engine
-            hits: cython.longlong = engine.peek(row) * engine.context.trace.block_size
-            self.local[row] = self.decodes.tokens[row] - hits <= self.most_local
+        engine = cython.cast(Instance, self.instances[self.receiver[row]]).engine
+        size: cython.longlong = engine.context.trace.block_size
+        self.blocks_of[row] = (self.decodes.tokens[row] + size - 1) // size
+        self.prompt_blocks[self.receiver[row]] += self.blocks_of[row]
         return 0
 
     def _send_to_decode(self, row, at):
@@ -201,13 +322,28 @@ class ApartServing(InterleavedServing):
         instance.send(row)
         return 0
 
+    def _take_part(self, part, at):
+        """Some layers of a step are computed."""
+        row: cython.Py_ssize_t
+        tokens: cython.double
+        row, tokens = self.parts[part]
+        self.ready[row] = max(self.ready[row], tokens)
+        return self._move_computed(row, tokens, at) if self.reserved[row] else 0
+
+    def _move_computed(self, row, tokens, at):
+        """Send what is computed of a KV cache: as much as so many prompt tokens have."""
+        size: cython.double = self.left[row] - self.token_bytes * (self.prefills.tokens[row] - tokens)
+        return self._move(row, size, at, False) if size > 0 else 0
+
     def _move(self, row, size, at, is_last):
         """Send a part of a KV cache; after the last one, its place is free and the decode worker has it."""
         workers = self.links.worker
         end: cython.double
+        size = max(0.0, min(size, self.left[row]))
+        if size == 0 and not is_last:
+            return 0
         if self.begun[row] != self.begun[row]:  # NaN: the first part
             self.begun[row] = at
-        size = max(0.0, min(size, self.left[row]))
         self.left[row] -= size
         end = self.links.begin(workers[self.sender[row]], workers[self.receiver[row]], size, at)
         return self._note(end, MOVED, row) if is_last else 0
@@ -255,7 +391,7 @@ class VllmWorker(HoldingInstance):
 
     def join(self, group, prefills):
         VllmInstance.join(self, group, prefills)
-        self.local = group.local
+        self.local, self.sends_parts = group.local, group.layers > 0
 
     def settle(self):
         """The run is over: nothing is planned that would report the last reads."""
@@ -293,7 +429,17 @@ class VllmWorker(HoldingInstance):
         return 0
 
     def _execute(self, seconds, first, last):
+        i: cython.int
+        row: cython.Py_ssize_t
+        begin: cython.double = max(self.now, self.free_at)
         reported: list = self.reported
+        if self.role != DECODES and self.sends_parts:
+            for i in range(self.parts):
+                row = self.part_row[i]
+                self.group_of_workers.compute(
+                    row, begin, begin + seconds, self.requests.computed[row] - self.part_chunk[i],
+                    self.requests.computed[row],
+                )  # fmt: skip
         self.reported, self.come = self.come, []
         if not self.limits.asynchronous:
             reported, self.reported = self.reported, []
@@ -355,14 +501,15 @@ class VllmWorker(HoldingInstance):
 # arrival, while the next outputs of all active ones keep room (DecodePreallocQueue); those whose KV cache has come
 # (DecodeTransferQueue) join the batch, with the first token from the prefill worker, while it has seats.
 #
-# A prompt is computed once the decode worker has its pages. Its KV cache is sent chunk by chunk, and the prefill
-# worker's pages and seat are free when the last one has arrived. A decode worker has a radix cache only with
-# --disaggregation-decode-enable-radix-cache: then it receives what does not hit.
-#
-# These rules are read from that code; SGLang itself was not driven.
+# A prefill worker queues a prompt once the decode worker has its pages. What is cached is sent when the pass begins,
+# a chunk when it is computed; the pages and the seat are free when a turn finds that the last part has arrived. A
+# decode worker has a radix cache only with --disaggregation-decode-enable-radix-cache: then it receives what does not
+# hit. Twin: tests/reference/sglang_apart.py.
 
 
 FEW = cython.declare(cython.longlong, 32)  # seats, up to which a decode worker has three times as many places for KV
+HAS_ROOM = cython.declare(cython.int, 1)  # the progress of a request: the decode worker has pages for its prompt,
+HAS_COME = cython.declare(cython.int, 2)  # its KV cache has come
 
 
 class SglangApart(SglangPrefill):
@@ -370,9 +517,15 @@ class SglangApart(SglangPrefill):
 
     def join(self, group, prefills):
         SglangPrefill.join(self, group, prefills)
-        self.incoming, self.come, self.joining, self.offloaded = [], [], [], []
-        self.coming = 0
-        if self.role == DECODES and self.limits.seats <= FEW:
+        self.sends_parts = group.layers > 0
+        rows: cython.Py_ssize_t = self.requests.tokens.shape[0]
+        self.incoming, self.moving, self.joining, self.offloaded = [], [], [], []
+        self.progress, self.sent = np.zeros(rows, dtype=np.int8), np.zeros(rows, dtype=np.int64)
+        self.admitted = self.arrived = 0
+        self.buffers, self.still = 2 * self.limits.seats, False
+        if self.role == PREFILLS:
+            self.limit[:] = 1
+        elif self.limits.seats <= FEW:
             self.vacant += 2 * self.limits.seats
 
     def receive(self, reserve, keeps):
@@ -381,23 +534,28 @@ class SglangApart(SglangPrefill):
 
     def active(self):
         active: cython.longlong = SglangPrefill.active(self)
-        return active + len(self.incoming) + len(self.offloaded) if self.role == DECODES else active
+        return active if self.role == WHOLE else active + len(self.incoming) + len(self.offloaded)
 
     def computed_tokens(self, row):
-        return self.prefix[row] if self.limits.overlap else self.end[row]
+        return self.sent[row]
+
+    def admit(self, row, held, at):
+        self.progress[row], self.sent[row] = HAS_ROOM, held
+        self.admitted += 1
+        return self.wake(at)
 
     def moved(self, row, at):
-        """The KV cache of a request has been received: here, or by its decode worker, so that its pages are free."""
-        if self.role == PREFILLS:
-            self._release(row)
-        else:
-            self.come.append(row)
+        """The KV cache of a request has been received: here, or by its decode worker."""
+        self.progress[row] = HAS_COME
+        self.arrived += 1
         return self.wake(at)
 
     def _wait(self, row):
-        if self.role != DECODES:
+        if self.role == WHOLE:
             return SglangPrefill._wait(self, row)
         if self.retracted[row]:
+            self.entries += 1
+            self.entered[row] = self.entries
             self.offloaded.append(row)
         else:
             self.incoming.append(row)
@@ -405,18 +563,76 @@ class SglangApart(SglangPrefill):
 
     def _has_news(self):
         """Whether the next turn may do more than decode."""
-        return self.incoming or self.come or self.joining or self.offloaded
+        return self.incoming or self.arrived or self.joining or self.offloaded
+
+    # ---- a prefill worker
+
+    def _begin_prefills(self):
+        """Requests for which the decode worker has pages enter the queue, in order of arrival."""
+        row: cython.Py_ssize_t
+        stay: list = []
+        if not self.still:
+            self._leave()
+        if not self.admitted or not self.buffers:
+            return 0
+        for item in self.incoming:
+            row = item
+            if self.progress[row] == HAS_ROOM and self.buffers > 0:
+                self.buffers -= 1
+                self.admitted -= 1
+                SglangPrefill._wait(self, row)
+            else:
+                stay.append(row)
+        self.incoming = stay
+        return 0
+
+    def _leave(self):
+        """Prompts that have arrived are inserted once more, and give back their pages and seats."""
+        row: cython.Py_ssize_t
+        stay: list = []
+        if not self.arrived:
+            return 0
+        for item in self.moving:
+            row = item
+            if self.progress[row] != HAS_COME:
+                stay.append(row)
+                continue
+            self._publish(row, self.held[row])
+            self._release(row)
+            self.buffers += 1
+        self.moving, self.arrived = stay, 0
+        return 0
+
+    def _send_part(self, row, tokens, at):
+        """Whole pages of a prompt can be sent."""
+        tokens -= tokens % self.page
+        if tokens > self.sent[row]:
+            self.sent[row] = tokens
+            self.group_of_workers.tell(CHUNK, row, at)
+        return 0
+
+    # ---- a decode worker
 
     def _receive(self):
         """The queues of a decode worker, before it plans a batch."""
+        row: cython.Py_ssize_t
+        stay: list = []
         if self.offloaded:
             self._resume()
         if not self.offloaded:
             if self.incoming:
                 self._reserve_incoming()
-            self.coming -= len(self.come)
-            self.joining.extend(self.come)
-            self.come = []
+            if self.arrived:
+                for item in self.moving:
+                    row = item
+                    if self.progress[row] == HAS_COME:
+                        self.buffers += 1
+                        self.entries += 1
+                        self.entered[row] = self.entries
+                        self.joining.append(row)
+                    else:
+                        stay.append(row)
+                self.moving, self.arrived = stay, 0
         return self._join() if self.joining else 0
 
     def _resume(self):
@@ -454,7 +670,7 @@ class SglangApart(SglangPrefill):
             self.incoming.sort(key=self._order)
         for item in self.incoming:
             row = item
-            if self.vacant <= 0:
+            if self.vacant <= 0 or self.buffers <= 0:
                 break
             if self.keeps:
                 node = self.cache.match(row, self.cache.pages_of(requests.tokens[row]))
@@ -475,7 +691,8 @@ class SglangApart(SglangPrefill):
             self.held[row], self.seated[row] = requests.tokens[row], True
             self.vacant -= 1
             self.live += 1
-            self.coming += 1
+            self.buffers -= 1
+            self.moving.append(row)
             self.prefill -= requests.tokens[row]
             requests.cached[row] = min(hits * self.page, requests.tokens[row])
             self.cache.hit[row] = cython.cast(cython.int, requests.cached[row] // self.cache.block_size)
@@ -486,13 +703,17 @@ class SglangApart(SglangPrefill):
     def _order(self, row):
         return self._rank(row)
 
+    def _entry(self, item):
+        row: cython.Py_ssize_t = item
+        return self._rank(row), self.entered[row]
+
     def _budget(self, retractable):
         """Tokens that can be given out: free ones, less what active requests need. `retractable`: -1 = not counted."""
         i: cython.int
         row: cython.Py_ssize_t
         longest: cython.longlong = 0
         available: cython.longlong = self.cache.free + (self.cache.evictable if self.keeps else 0)
-        active: cython.longlong = self.count + self.coming + len(self.joining)
+        active: cython.longlong = self.count + len(self.moving) + len(self.joining)
         if retractable >= 0 and self.count:
             for i in range(self.count):
                 row = self.running[i]
@@ -505,15 +726,18 @@ class SglangApart(SglangPrefill):
         requests: Requests = self.requests
         row: cython.Py_ssize_t
         seats: cython.longlong = self.limits.seats - self.count
+        if self.limits.by_priority:
+            self.joining.sort(key=self._entry)
         joined: list = self.joining[: max(seats, 0)]
         del self.joining[: len(joined)]
+        for item in joined if self.keeps else ():
+            row = item
+            self._publish(row, self.held[row])
         for item in joined:
             row = item
             if self.outputs[row] == 0:
                 self.outputs[row] = 1
                 requests.started[row] = requests.first[row] = self.now
-            if self.keeps:
-                self._publish(row, self.held[row])
             if self.outputs[row] == requests.output[row] or self.outputs[row] >= self.limit[row]:
                 self._end(row)
             else:

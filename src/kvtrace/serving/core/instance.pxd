@@ -179,6 +179,7 @@ cdef class Instance:
     cdef int run(self, double until) except -1
     cdef double next_turn(self) except? -1
     cdef int wake(self, double at) except -1
+    cdef int admit(self, Py_ssize_t row, long long held, double at) except -1
     cdef int moved(self, Py_ssize_t row, double at) except -1
     cdef long long computed_tokens(self, Py_ssize_t row) noexcept
     cdef int _ended(self, Py_ssize_t row, double at) except -1

@@ -519,6 +519,10 @@ class Instance:
         """Look for something to do from a time on, if there was nothing."""
         return 0
 
+    def admit(self, row, held, at):
+        """The decode worker has room for the KV cache of a request, and holds so many of its tokens."""
+        return 0
+
     def moved(self, row, at):
         """The KV cache of a request has gone from here, or has come."""
         return 0

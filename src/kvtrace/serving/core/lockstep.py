@@ -361,7 +361,9 @@ class SglangRank(SglangEventLoop):
 
     def is_idle(self):
         """Whether it has no request."""
-        return self.head == self.tail and self.count == 0 and self.chunked < 0 and not self.late
+        if self.head < self.tail or self.count or self.chunked >= 0 or self.late:
+            return False
+        return self.role == WHOLE or not self.incoming
 
     def sleep(self):
         """Nothing is left to do before the next arrival."""

@@ -2,7 +2,7 @@
 
 import cython
 from cython.cimports.kvtrace.cache.core.radix import WRITE_BACK
-from cython.cimports.kvtrace.serving.core.apart import CHUNK, SglangApart
+from cython.cimports.kvtrace.serving.core.apart import SglangApart
 from cython.cimports.kvtrace.serving.core.instance import (
     DECODES,
     PREFILLS,
@@ -21,6 +21,7 @@ from kvtrace._base.errors import UsageError
 NOBODY = cython.declare(cython.int, -1)
 KINDS = {PREFILL: "prefill", MIXED: "mixed", DECODE: "decode"}
 PROMPTS_WEIGH = cython.declare(cython.longlong, 1000)  # against 1 of a decode, until new requests are looked for
+PATIENCE = cython.declare(cython.int, 3)  # turns in which a worker of one kind finds nothing, until it sleeps
 REPORT_EVERY = cython.declare(cython.int, 15)  # results of decode batches: SGLang's load_snapshot_publish_interval
 
 
@@ -39,10 +40,14 @@ class SglangEventLoop(SglangApart):
         kind_before: cython.int = self.last_kind
         flew: cython.bint = self.flying
         copied: cython.double = NEVER
+        began: cython.double = self.now
         self._poll()
         planned = self._plan()
         if planned:
             self._launch()
+        elif not flew and self.role != WHOLE:
+            self.idle_turns += 1
+            self.asleep = self.idle_turns >= PATIENCE and not self.unseen
         elif not flew:
             if self.hosted is not None:
                 copied = self.hosted.next_copy()
@@ -69,6 +74,10 @@ class SglangEventLoop(SglangApart):
             self._report_load(self.kind != DECODE)
             self._learn(self.side)
             self._flush_copies()
+        if self.role == PREFILLS:
+            self.still = self.now == began
+            if self.still:
+                self._leave()
         self.blocks = self._used()
         if self.active() == 0:
             self._note_state(self.now)
@@ -109,6 +118,8 @@ class SglangEventLoop(SglangApart):
         """Plan the next batch; False if there is none."""
         if self.role == DECODES:
             self._receive()
+        elif self.role == PREFILLS:
+            self._begin_prefills()
         if self.hosted is not None:
             self.hosted.now, self.hosted.busy = self.now, self.free_at
             self.hosted.see_copies()
@@ -128,6 +139,8 @@ class SglangEventLoop(SglangApart):
         joined: cython.int = 0
         if self.chunked != NOBODY and self.end[self.chunked] > self.prefix[self.chunked]:
             self._checkpoint(self.chunked)
+            if self.role == PREFILLS and not self.limits.overlap:
+                self._send_part(self.chunked, self.end[self.chunked], self.now)
         if self.role != PREFILLS and (self.last_kind == PREFILL or self.last_kind == MIXED):
             for i in range(self.size[self.side]):
                 row = self.batch_row[self.side, i]
@@ -192,7 +205,7 @@ class SglangEventLoop(SglangApart):
         row: cython.int
         stay: cython.int = 0
         gone: cython.int
-        if not self.flying:
+        if not self.flying or self.role == DECODES:  # the loop of a decode worker has no request sit out
             return 0
         for i in range(self.count):
             row = self.running[i]
@@ -280,9 +293,12 @@ class SglangEventLoop(SglangApart):
         self.side = 1 - self.side
         self.size[self.side] = self.parts
         self.steps += 1
+        self.idle_turns = 0
         for i in range(self.parts):
             row = self.batch_row[self.side, i]
             self.launched[row] = self.steps
+            if self.role == PREFILLS and self.part_before[i] % self.page == 0:  # what is cached is sent at once
+                self._send_part(row, self.part_before[i], begin)
             if requests.started[row] != requests.started[row]:  # NaN: its first step
                 requests.started[row], requests.cached[row] = begin, self.part_before[i]
                 self.cache.hit[row] = cython.cast(cython.int, self.part_before[i] // self.cache.block_size)
@@ -299,6 +315,12 @@ class SglangEventLoop(SglangApart):
             self.busy += self.loaded_at - self.free_at
             self.free_at = self.ends[self.side] = self.loaded_at
         self.settled, self.retried = self.kind == DECODE, False
+        if self.role == PREFILLS and self.sends_parts:
+            for i in range(self.parts):
+                row = self.batch_row[self.side, i]
+                self.group_of_workers.compute(
+                    row, begin, self.ends[self.side], self.part_before[i], self.part_before[i] + self.part_tokens[i]
+                )
         return 0
 
     def _note_loaded(self, row, before):
@@ -354,8 +376,8 @@ class SglangEventLoop(SglangApart):
                 continue
             if self.middle[row] > 0:
                 self.middle[row] -= 1
-                if self.role == PREFILLS:
-                    self.group_of_workers.tell(CHUNK, row, self.now)
+                if self.role == PREFILLS and self.limits.overlap:
+                    self._send_part(row, self.prefix[row], self.now)
                 continue
             self.outputs[row] += 1
             if self.outputs[row] == 1:
@@ -374,7 +396,10 @@ class SglangEventLoop(SglangApart):
         self.finished[row], self.settled = True, False
         if self.role != DECODES or self.keeps:
             self._publish(row, min(self.held[row], self._known(row)))
-        return self._release(row) if self.role != PREFILLS else 0
+        if self.role == PREFILLS:
+            self.moving.append(row)
+            return 0
+        return self._release(row)
 
     def _log_parts(self, begin):
         i: cython.int
@@ -397,6 +422,7 @@ class SglangInstance(SglangEventLoop):
     """
 
     def wake(self, at):
+        self.idle_turns = 0
         if self.asleep:
             self.now = max(self.now, at)
             self.asleep = False

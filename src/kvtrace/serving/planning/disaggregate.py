@@ -146,14 +146,19 @@ def _sentence(best: SplitPoint | None, aggregated: SplitPoint | None, goal: str)
     """What the comparison says."""
     if best is None and aggregated is None:
         return f"Neither instances nor prefill and decode workers meet {goal}"
+    needed = "" if aggregated is None else _counted(aggregated.workers, "instance")
+    meet = "meets" if aggregated is not None and aggregated.workers == 1 else "meet"
     if best is None:
-        assert aggregated is not None
-        return f"Keep prefill and decode together: {aggregated.workers:,} instances meet {goal}, and no split does"
-    split = f"{best.prefill_workers:,} prefill and {best.decode_workers:,} decode workers"
+        return f"Keep prefill and decode together: {needed} {meet} {goal}, and no split does"
+    split = f"{best.prefill_workers:,} prefill and {_counted(best.decode_workers, 'decode worker')}"
     if aggregated is None:
         return f"Disaggregate: {split} meet {goal}, and no number of instances does"
     if best.workers < aggregated.workers:
-        return f"Disaggregate: {split} meet {goal} where {aggregated.workers:,} instances are needed"
+        return f"Disaggregate: {split} meet {goal} where {needed} are needed"
     if best.workers == aggregated.workers:
         return f"Keep prefill and decode together: {split} are as many as the instances that meet {goal}"
-    return f"Keep prefill and decode together: {aggregated.workers:,} instances meet {goal}; apart it takes {split}"
+    return f"Keep prefill and decode together: {needed} {meet} {goal}; apart it takes {split}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -176,4 +176,5 @@ def pool_curve(
             saved = float(roofline.compute_s(tokens, before).sum())
             point = replace(point, saved_s=saved, break_even_bandwidth=point.fetched_bytes / saved if saved else None)
         rows.append(point)
-    return PoolCurve(instances, router, first, trace.block_size, rows, bandwidth=bandwidth)
+    assumes = list(ASSUMES if roofline is not None else ASSUMES[:1])
+    return PoolCurve(instances, router, first, trace.block_size, rows, bandwidth=bandwidth, assumes=assumes)

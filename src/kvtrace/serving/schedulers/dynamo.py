@@ -135,6 +135,8 @@ class DynamoScheduler(Scheduler):
             raise UsageError(
                 f"Dynamo's scheduler runs with its own cache, not with {setting.engine}. Use --engine dynamo."
             )
+        if setting.policy != "lru":
+            raise UsageError(f"Engine dynamo does not have policy {setting.policy!r}. Try lru.")
         return replace(self.as_vllm.setting_of(replace(setting, engine="vllm")), engine="dynamo")
 
     def lengths(self, trace: Trace) -> tuple[np.ndarray, np.ndarray]:

@@ -172,6 +172,8 @@ class SglangScheduler(Scheduler):
 
     def receive(self, workers: Sequence[Any]) -> None:
         """Give decode workers their options."""
+        if self.enable_priority_scheduling and self.schedule_policy == "lpm":
+            raise UsageError("Decode workers with priorities are modelled with schedule_policy=fcfs. Set it.")
         for worker in workers:
             worker.receive(self.num_reserved_decode_tokens, self.disaggregation_decode_enable_radix_cache)
 
