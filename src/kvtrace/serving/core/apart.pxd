@@ -7,12 +7,12 @@ from kvtrace.serving.core.vllm cimport HoldingInstance
 
 
 cdef enum:
-    ARRIVES = 0  # the kinds of events: the next request of a closed loop arrives,
-    COMPUTED = 1  # a prompt is computed, as PREFILLS,
+    COMPUTED = 1  # the kinds of events: a prompt is computed, as PREFILLS,
     ENDED = 2  # a request has ended, as DECODES,
     CHUNK = 3  # a part of a prompt can be sent: with COMPUTED in the order in which both became known,
     RESERVED = 4  # a decode worker has room for the KV cache of a request,
-    MOVED = 5  # the KV cache has come, and its place at the prefill worker is free
+    MOVED = 5  # the KV cache has come,
+    ARRIVES = 6  # the next request of a closed loop arrives, after all else of that moment
 
 
 @cython.final
