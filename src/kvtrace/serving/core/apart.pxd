@@ -67,7 +67,7 @@ cdef class SglangApart(SglangPrefill):
     cdef long long reserve  # tokens that a decode worker keeps free for the next outputs of each request
     cdef list incoming  # rows for whose KV cache the decode worker has no room yet
     cdef list moving  # rows whose KV cache is on the way
-    cdef signed char[::1] progress  # request -> ADMITTED, ARRIVED
+    cdef long long[::1] progress  # request -> ADMITTED, ARRIVED
     cdef long long admitted, arrived  # requests of `incoming` and of `moving` that can leave
     cdef long long buffers  # metadata buffers that are free
     cdef long long[::1] sent  # prompt tokens that need not be sent any more
@@ -78,6 +78,7 @@ cdef class SglangApart(SglangPrefill):
 
     cdef bint _has_news(self) except -1
     cdef int _begin_prefills(self) except -1
+    cdef Py_ssize_t _take_out(self, list rows, int progress) except? -2
     cdef int _leave(self) except -1
     cdef int _send_part(self, Py_ssize_t row, long long tokens, double at) except -1
     cdef int _receive(self) except -1
