@@ -149,7 +149,7 @@ class Worker(plain.Server):
 
     def __init__(self, case, net, is_prefill):
         self.net, self.is_prefill = net, is_prefill
-        self.queue, self.idle_turns, self.failed = [], 0, None
+        self.queue, self.idle_turns, self.failed = [], PATIENCE, None
         self.at, self.over, self.gone = 0.0, False, False
         super().__init__(case)
         self.mine, self.others = threading.Semaphore(0), threading.Semaphore(0)

@@ -44,14 +44,15 @@ class Worker(Scheduler):
     def __init__(self, case, net):
         super().__init__(case)
         self.case, self.net = case, net
-        self.inbox, self.steps, self.idle_turns, self.turns = [], [], 0, 0
+        self.inbox, self.steps, self.idle_turns, self.turns = [], [], PATIENCE, 0
         self.interval = case["settings"].get("scheduler_recv_interval", 1)
         self.buffers = 2 * self.seats
         count = len(case["requests"])
         self.cached, self.began, self.known, self.ended, self.retractions = (
             [-1] * count, [None] * count, [None] * count, [None] * count, [0] * count
         )  # fmt: skip
-        self.at, self.life = 0.0, self.live()
+        self.at, self.life = NEVER, self.live()
+        next(self.life)
 
     def wake(self, at):
         self.idle_turns = 0
@@ -241,7 +242,7 @@ class Decode(Worker):
             request, prefix, node = self.queue[0], 0, None
             tokens = len(request.prompt)
             if self.keeps:
-                pages, node = self.tree.match(self.tree.pages(request.prompt))
+                pages, node = self.tree.look_up(self.tree.pages(request.prompt))
                 prefix = pages * self.size
                 self.tree.lock(node)
             need = max(
@@ -293,6 +294,7 @@ class Net:
         self.reserved, self.begun, self.arrived = [None] * count, [None] * count, [None] * count
         prefill, decode = case["workers"]
         self.out, self.into = [0.0] * prefill, [0.0] * decode
+        self.senders, self.tied = {}, False  # whether two workers send to one at the same moment, in no order
         self.prefill = [Prefill(case, self) for _ in range(prefill)]
         self.decode = [Decode(case | case.get("decode", {}), self) for _ in range(decode)]
         for row, data in enumerate(case["requests"]):
@@ -321,6 +323,7 @@ class Net:
 
     def move(self, at, row, tokens):
         home, target = row % len(self.prefill), row % len(self.decode)
+        self.tied = self.tied or self.senders.setdefault((at, target), home) != home
         end = max(at, self.out[home], self.into[target]) + tokens * self.case["bytes_per_token"] * self.case["byte_s"]
         self.out[home] = self.into[target] = end
         self.begun[row] = at if self.begun[row] is None else self.begun[row]
@@ -349,10 +352,16 @@ class Net:
                 first.resume()
 
 
-def serve(case):
-    """The steps of each worker, and the times of each request."""
+def played(case):
+    """The workers and their links, when all requests have ended."""
     net = Net(case)
     net.run()
+    return net
+
+
+def serve(case):
+    """The steps of each worker, and the times of each request."""
+    net = played(case)
     requests = []
     for row in range(len(case["requests"])):
         target, home = net.workers_of(row)

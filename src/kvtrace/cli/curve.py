@@ -32,7 +32,7 @@ FULL_ATTENTION = "The curve counts all layers of this model as full attention; k
 ))
 @click.argument("trace", metavar="TRACE")
 @click.option("--capacity", default="auto", metavar="LIST", help="Capacities. Example: 1000,64ktokens,24GiB,50%. A plain number is blocks; % is of the working set. auto: from the longest request to the working set.")
-@click.option("--points", default=25, type=click.IntRange(1, 10_000), metavar="N", help="Number of capacities for auto.")
+@click.option("--points", default=25, type=click.IntRange(1, 10_000), metavar="N", help="Number of capacities for auto; with --instances at most 8.")
 @click.option("--instances", type=click.IntRange(1), metavar="N", help="A pool below N instances: --capacity has the sizes of the pool.")
 @click.option("--router", metavar="R", help="With --instances: what stands before them.  [default: round-robin]")
 @click.option("--first-tier", metavar="C", help="With --instances: the capacity of each instance's own cache.")
@@ -104,7 +104,7 @@ def _pool_curve(path, capacity, points, as_json, as_csv, domains, instances, rou
     kv_bytes = source.kv_bytes()
     with Work(console(), "curve", CURVE, source.quiet) as work:
         work.step("read")
-        loaded, _, view_notes = viewed(source.load(path, lambda dataset: curving(dataset, None)), domains)
+        loaded, view, view_notes = viewed(source.load(path, lambda dataset: curving(dataset, None)), domains)
         work.requests = len(loaded)
         units = {"block_size": loaded.block_size, "working_set": loaded.working_set, "kv_bytes_per_token": kv_bytes}
         work.step("curve")
@@ -118,7 +118,7 @@ def _pool_curve(path, capacity, points, as_json, as_csv, domains, instances, rou
             raise
     remarks = remarks_of(loaded, "prefixes", "outputs", "times")
     values = curve.to_dict()
-    if not print_result(values, remarks, as_json=as_json, as_csv=csv_text(values["rows"]) if as_csv else None):
+    if not print_result(values | view, remarks, as_json=as_json, as_csv=csv_text(values["rows"]) if as_csv else None):
         print_tables([plan_tables.pool_table(curve)])
         print_notes([*notes_on(source.model_config), *view_notes, *remarks.values()])
     return Outcome(curve)

@@ -275,6 +275,8 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
     from ..analysis.capacities import parse_capacities, parse_capacity
     from ..cache.tiers import parse_tiers, parse_timed_tiers
 
+    if tiers and capacity != "auto":
+        raise click.UsageError("--tiers has the capacities. Leave out --capacity.")
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
     parse: Callable[[str], int] = partial(parse_capacity, **units)

@@ -73,7 +73,8 @@ class DisaggregatedRun(ServingRun):
     @column()
     def decode_capacity(self) -> int:
         """Blocks in the cache of a decode worker."""
-        return self.disaggregation.decode_capacity or self.setting.capacity
+        apart = self.disaggregation
+        return apart.decode_capacity or (apart.decode.setting if apart.decode else self.setting).capacity
 
     @property
     @column("decode hits", ",", rank=2, place=13, key="decode_hit_blocks", meaning=DECODE_HITS)

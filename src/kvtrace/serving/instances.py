@@ -257,7 +257,6 @@ def simulate_instances(
     else:
         demand = demand or block_demand(trace, *setting.demand_options)
         engines = [build(setting, demand) for _ in range(count)]
-    check_gateway(router, router_options, count)
     chooser = make_router(trace, router, engines, router_options)
     if spans is not None:
         chooser.change_fleet(instances, *spans.events)
@@ -301,9 +300,10 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
 
 
 def make_router(trace: Trace, name: str, engines: list[Any], options: str | None = None):
-    """The compiled router of a name, for a trace and the engines of its instances."""
+    """The compiled router of a name, for a trace and the engines of its instances; UsageError for wrong options."""
     from .core.serving import Router, SglangGateway
 
+    check_gateway(name, options, len(engines))
     if name == "sglang-cache-aware":
         terms = gateway_options(options).terms
         return SglangGateway(engines, trace.hash_ids, trace.offsets, trace.input_length, trace.block_size, terms)
@@ -393,6 +393,8 @@ class InstanceGroup:
         requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, priorities(trace))
         if self.spans is not None:
             require_own_tiers(self.tiers)
+            if getattr(self.scheduler, "dp_size", 1) > 1:
+                raise UsageError("--fleet does not support workers with several ranks. Leave out dp_size.")
         per_host = min(self.instances_per_host or self.count, self.count)
         engines = self.scheduler.engines(self.setting, demand, self.tiers, self.count, per_host)
         terms = self.cost.terms(self.setting.capacity * trace.block_size)

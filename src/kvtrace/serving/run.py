@@ -320,6 +320,10 @@ class Run:
             raise UsageError("--fleet does not change prefill and decode workers yet. Leave out one of them.")
         if (instances.routers and not routed) or (cache.tiers and cost) or (instances.lower and not cost):
             raise UsageError("--router needs --instances. In time, the tiers are those below the capacity.")
+        if cache.inclusive and not cache.tiers:
+            raise UsageError(
+                "--inclusive needs --tiers, and no times. In time, say of each tier: dram=50000@25GB/s@write-through."
+            )
         tiers = (*as_tiers(cache.tiers), *instances.lower)
         if instances.instances_per_host is not None and not any(tier.scope == "host" for tier in tiers):
             raise UsageError("--instances-per-host needs a tier of a host. Example: --tiers hbm=5000,dram=50000@host.")
@@ -407,12 +411,14 @@ class Run:
             return replace(apart, prefill=workers["prefill"], decode=workers["decode"])
         if apart.prefill_options or apart.decode_options:
             raise UsageError("--prefill-options and --decode-options need --gpu, and --engine vllm or sglang.")
+        if self.time.deployment.data_parallel_size > 1:
+            raise UsageError("--prefill-workers supports --data-parallel-size with --gpu, and --engine vllm or sglang.")
         if apart.kv_transfer_bytes_per_token is not None:
             return apart
         return replace(apart, kv_transfer_bytes_per_token=self.time.kv_bytes_per_token)
 
     def _workers(self, setting: Setting, block_size: int, options: str | None, kind: str) -> Workers:
-        """Workers of a kind, whose deployment differs in some options; their cache then has what its GPUs hold."""
+        """Workers of a kind, whose deployment differs in some options; their cache has what its GPUs hold, as others."""
         from .hardware.roofline import deployed_shape
 
         time, engine = self.time, setting.engine
@@ -422,7 +428,8 @@ class Run:
             deployment = replace(deployment, **changes.stated)
             time = replace(time, deployment=deployment, scheduler=changes.scheduler or time.scheduler)
             time = time.resolved([engine])
-            setting = replace(setting, capacity=time.blocks_of(engine, block_size))
+            if setting.capacity == self.time.blocks_of(engine, block_size):  # not a --capacity
+                setting = replace(setting, capacity=time.blocks_of(engine, block_size))
         assert time.cost is not None
         lockstep = in_lockstep(deployment, has_experts=getattr(time.cost, "expert_step_s", 0) > 0)
         return Workers(

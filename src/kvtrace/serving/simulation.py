@@ -13,6 +13,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from .._base.errors import UsageError
+from ..cache import engines
 from ..cache.demand import BlockDemand
 from ..cache.simulation import Setting, advance_all
 from ..trace.domains import in_domains
@@ -217,6 +218,8 @@ def _serve_apart(
         raise UsageError(
             "--prefill-workers does not go with --instances, --tiers or data-parallel ranks. Leave them out."
         )
+    if fleet.spans is not None or fleet.router_options:
+        raise UsageError("--prefill-workers does not go with --fleet or --router-options. Leave them out.")
     build, unit_ms = WORKERS[engine]
 
     def built(played: Trace) -> Any:
@@ -296,6 +299,7 @@ def _instances(trace: Trace, cost: StepCost | DynamoCost, setting: Setting, opti
     if fleet is not None:
         check_fleet(router, lockstep=options.get("lockstep", False))
     setting = _with_groups(scheduler.setting_of(setting), scheduler, router, trace.block_size)
+    engines.check(engines.find(setting.engine), setting.engine, setting.policy, dict(setting.engine_options))
     return InstanceGroup(
         cost, setting, scheduler, instances, router, options.get("router_seed", 0), tuple(options.get("tiers", ())),
         prefetch=options.get("prefetch", True), timelines=options.get("timelines", False), api_server_count=servers,

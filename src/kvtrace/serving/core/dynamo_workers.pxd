@@ -19,6 +19,7 @@ cdef enum:
 
 cdef double polynomial(double square, double linear, double constant, double value) noexcept nogil
 cdef double rounded(double milliseconds) noexcept nogil
+cdef list silent_first(list rows, const unsigned char[::1] silent)
 
 
 cdef class DynamoPrefill(VllmEngineCore):
@@ -27,6 +28,7 @@ cdef class DynamoPrefill(VllmEngineCore):
     cdef bint stalled
     cdef list held  # rows whose prefill ended with the last step
     cdef list refused  # rows that left the queue with it, as they are too large
+    cdef public const unsigned char[::1] silent  # row -> it has no output
 
     cdef bint _too_large(self, Py_ssize_t row) noexcept
     cdef int _refuse(self, double at) except -1
@@ -44,6 +46,7 @@ cdef class DynamoDecode(VllmInstance):
     cdef long long arrived
     cdef long long changes, tried_changes  # times that blocks or seats became free; and at the last attempt
     cdef Py_ssize_t tried
+    cdef public const unsigned char[::1] silent  # row -> it has no output: it ends with a step that it does not lengthen
 
     cdef bint is_due(self) noexcept
     cdef int accept(self, Py_ssize_t row, double at) except -1

@@ -46,12 +46,24 @@ def rounded(milliseconds):
     return (floor(nanos / 1e9) + fmod(nanos, 1e9) / 1e9) * 1000
 
 
+def silent_first(rows, silent):
+    """Rows with those that have no output first: they end before the others do."""
+    row: cython.Py_ssize_t
+    first: list = []
+    others: list = []
+    for item in rows:
+        row = item
+        (first if silent[row] else others).append(item)
+    return first + others
+
+
 class DynamoPrefill(VllmEngineCore):
     """A prefill worker: vLLM's steps, after which a request that has ended keeps its blocks until `give_up`."""
 
     def __init__(self, engine, requests: Requests, cost, limits):
         VllmEngineCore.__init__(self, engine, requests, cost, limits)
         self.stalled, self.held, self.refused = False, [], []
+        self.silent = np.zeros(requests.tokens.shape[0], dtype=np.uint8)
 
     def give_up(self, row, at):
         """The blocks of a request are on its decode worker."""
@@ -70,12 +82,46 @@ class DynamoPrefill(VllmEngineCore):
         return self._refuse(self.now)
 
     def _schedule_waiting(self, budget):
-        """Admit requests in order; a prompt that does not fit into an empty cache leaves when it is the first."""
-        VllmEngineCore._schedule_waiting(self, budget)
-        while self.waiting and self.count < self.limits.requests and self._too_large(self.waiting[0][2]):
-            _, _, row = heappop(self.waiting)
-            self.refused.append(row)
-            VllmEngineCore._schedule_waiting(self, budget)
+        """Admit requests in order; a prompt that does not fit into an empty cache leaves when it is the first.
+
+        One without an output may find its whole prompt, and needs no token then.
+        """
+        requests: Requests = self.requests
+        cache = self.cache
+        row: cython.Py_ssize_t
+        goal: cython.longlong
+        hit: cython.longlong
+        chunk: cython.longlong
+        self.blocked = False
+        while self.waiting and self.count < self.limits.requests:
+            row = self.waiting[0][2]
+            if self._too_large(row):
+                heappop(self.waiting)
+                self.refused.append(row)
+                continue
+            goal = requests.goal[row]
+            hit = cache.find(row, goal + self.silent[row])
+            chunk = min(goal - hit, budget[0])
+            if chunk == 0 and hit < goal:
+                break
+            if cache.admission(row, hit, hit + chunk, goal, 0) != FITS:
+                self.blocked = True
+                break
+            heappop(self.waiting)
+            cache.open(row, hit)
+            requests.computed[row] = hit
+            if requests.preempted[row]:
+                requests.recomputed[row] += goal - hit
+            else:
+                requests.started[row], requests.cached[row] = self.now, hit
+                cache.hit[row] = cython.cast(cython.int, hit // self.block_size)
+            self.prefill -= hit
+            self.running[self.count] = cython.cast(cython.int, row)
+            self.count += 1
+            self._schedule(row, chunk)
+            budget[0] -= chunk
+            if budget[0] == 0 and chunk == 0:
+                break
         return 0
 
     def _too_large(self, row):
@@ -102,9 +148,12 @@ class DynamoPrefill(VllmEngineCore):
         row: cython.Py_ssize_t
         before: cython.longlong = 0
         after: cython.longlong = 0
-        count: cython.longlong = self.parts
+        count: cython.longlong = 0
         for i in range(self.parts):
             row = self.part_row[i]
+            if self.part_chunk[i] == 0:
+                continue
+            count += 1
             before += requests.computed[row]
             after += requests.computed[row] + self.part_chunk[i]
         if count == 0 or after // count == before // count:
@@ -114,7 +163,7 @@ class DynamoPrefill(VllmEngineCore):
         return rounded(polynomial(cost.prefill_square_s, cost.prefill_token_s, cost.prefill_step_s, tokens))
 
     def _learn(self, at, first, last):
-        VllmEngineCore._learn(self, at, first, last)
+        VllmEngineCore._learn(self, at, first, silent_first(last, self.silent))
         self._refuse(at)
         if self.held:
             self.serving.expect_end(self.place)
@@ -140,6 +189,7 @@ class DynamoDecode(VllmInstance):
         self.pending, self.head, self.ready, self.arrived = [], 0, [], 0
         self.order = np.zeros(requests.tokens.shape[0], dtype=np.int64)
         self.changes, self.tried, self.tried_changes = 0, NOBODY, 0
+        self.silent = np.zeros(requests.tokens.shape[0], dtype=np.uint8)
 
     # ---- what others ask for
 
@@ -295,7 +345,7 @@ class DynamoDecode(VllmInstance):
         context: cython.double = 0
         for i in range(self.parts):
             row = self.part_row[i]
-            if requests.computed[row] + self.part_chunk[i] == requests.goal[row]:
+            if requests.computed[row] + self.part_chunk[i] == requests.goal[row] and not self.silent[row]:
                 context += requests.goal[row]
         return self._milliseconds(context) if context > 0 else 0.0
 
@@ -332,7 +382,7 @@ class DynamoDecode(VllmInstance):
         return VllmInstance._execute(self, seconds, first, last)
 
     def _learn(self, at, first, last):
-        VllmInstance._learn(self, at, first, last)
+        VllmInstance._learn(self, at, first, silent_first(last, self.silent))
         return self._end_pass()
 
     def _end_pass(self):

@@ -315,6 +315,12 @@ class SglangEventLoop(SglangApart):
             self.busy += self.loaded_at - self.free_at
             self.free_at = self.ends[self.side] = self.loaded_at
         self.settled, self.retried = self.kind == DECODE, False
+        if self.role == PREFILLS and self.sends_parts:
+            for i in range(self.parts):
+                row = self.batch_row[self.side, i]
+                self.group_of_workers.compute(
+                    row, begin, self.ends[self.side], self.part_before[i], self.part_before[i] + self.part_tokens[i]
+                )
         return 0
 
     def _note_loaded(self, row, before):
