@@ -66,6 +66,10 @@ def test_the_plan_has_the_part():
 
 
 def test_options_need_each_other():
+    for engine in ("dynamo", "reference"):
+        deployment = Deployment("llama-3.1-8b", gpu="h100", engine=engine)
+        with pytest.raises(UsageError, match=f"does not support engine {engine}. Use --engine vllm or sglang"):
+            plan(load(20, 500.0, 20), deployment, PlanTarget(disaggregate=True, tpot_s=0.05))
     with pytest.raises(UsageError, match="--disaggregate and --tpot"):
         PlanTarget(disaggregate=True)
     with pytest.raises(UsageError, match="--disaggregate and --tpot"):

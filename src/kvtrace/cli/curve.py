@@ -94,6 +94,7 @@ def _require_pool(instances, first_tier, sample, options) -> None:
 
 def _pool_curve(path, capacity, points, as_json, as_csv, domains, instances, router, first_tier, source):
     """Print what pools of several sizes add to instances."""
+    from .._base.errors import UsageError
     from ..analysis.capacities import log_spaced, parse_capacities, parse_capacity
     from ..formats.memory_needs import curving
     from ..report import plan_tables
@@ -110,7 +111,11 @@ def _pool_curve(path, capacity, points, as_json, as_csv, domains, instances, rou
         auto = [0, *log_spaced(int(loaded.prompt_blocks.max(initial=1)), loaded.working_set, min(points, 8))]
         sizes = auto if capacity == "auto" else parse_capacities(capacity, **units)
         first = parse_capacity(first_tier, **units)
-        curve = pool_curve(loaded, sizes, instances=instances, first=first, router=router, kv_bytes_per_token=kv_bytes)
+        try:
+            curve = pool_curve(loaded, sizes, instances=instances, first=first, router=router, kv_bytes_per_token=kv_bytes)
+        except UsageError as error:  # the first tier is an option of its own here
+            error.args = (str(error).replace("--tiers hbm=", "--first-tier "),)
+            raise
     remarks = remarks_of(loaded, "prefixes", "outputs", "times")
     values = curve.to_dict()
     if not print_result(values | view, remarks, as_json=as_json, as_csv=csv_text(values["rows"]) if as_csv else None):

@@ -36,6 +36,7 @@ from ..models.engine_layout import layouts_for
 from ..routers import TIMED
 from ..run_options import TimeSetup
 from ..serving_run import ServingRun
+from ..workers import ENGINES
 from .disaggregate import disaggregate_plan
 from .plan_answer import GIVEN, plan_answer
 from .plan_result import (
@@ -132,6 +133,9 @@ def plan(
     check_mode(target.mode)
     if target.loop is not None:
         require_dependencies(trace)
+    if target.disaggregate and planned.engine not in ENGINES:
+        engines = " or ".join(ENGINES)
+        raise UsageError(f"--disaggregate does not support engine {planned.engine}. Use --engine {engines}.")
     _require_fit(trace, planned)
     if errors is None and costs is not None and not costs.kernels:
         errors = held_out_errors(costs.errors, costs.basis)
