@@ -34,7 +34,9 @@ from sglang.srt.server_args import ServerArgs
 
 NEVER = 1e300
 FIRST_OUTPUT = 1 << 20  # the metadata of a transfer has 32 bits for a token
-PATIENCE = 3  # turns in which an idle server finds nothing, until it waits for an event; one with unseen requests goes on
+PATIENCE = (
+    3  # turns in which an idle server finds nothing, until it waits for an event; one with unseen requests goes on
+)
 
 
 class Sender(BaseKVSender):

@@ -32,7 +32,9 @@ from tests.reference.sglang_scheduler import PROMPTS_WEIGH, Batch, Scheduler, re
 from tests.reference.vllm_scheduler import step_seconds
 
 NEVER = 1e300
-PATIENCE = 3  # turns in which an idle worker finds nothing, until it waits for an event; one with unseen requests goes on
+PATIENCE = (
+    3  # turns in which an idle worker finds nothing, until it waits for an event; one with unseen requests goes on
+)
 SMALL_BATCH = 32  # up to so many seats, a decode worker has three times as many rows
 
 

@@ -33,8 +33,7 @@ def test_a_short_tpot_needs_workers_of_two_kinds():
     assert result.pays and result.best is not None and result.aggregated is not None
     assert (result.best.prefill_workers, result.best.decode_workers, result.aggregated.workers) == (1, 1, 3)
     assert result.sentence == (
-        "Disaggregate: 1 prefill and 1 decode worker meet TTFT 2 s and TPOT 10.5 ms at p90 "
-        "where 3 instances are needed"
+        "Disaggregate: 1 prefill and 1 decode worker meet TTFT 2 s and TPOT 10.5 ms at p90 where 3 instances are needed"
     )
 
 
