@@ -4,6 +4,7 @@ Draws are ours (a seed each), so that a run that dies or never ends names its se
 """
 
 import random
+from itertools import chain, pairwise
 
 import numpy as np
 import pytest
@@ -45,10 +46,10 @@ def drawn_trace(rng):
     prompts, tokens, outputs, grown, gaps = zip(*rows, strict=True)
     columns = Columns(
         rng.choice([0.0, -500.0]) + np.cumsum(gaps).astype(float), np.array(tokens), np.array(outputs),
-        np.array(sum(prompts, []), dtype=np.int64), np.concatenate([[0], np.cumsum([len(some) for some in prompts])]),
+        np.array([*chain(*prompts)], dtype=np.int64), np.concatenate([[0], np.cumsum([len(some) for some in prompts])]),
     )  # fmt: skip
     if with_outputs:
-        columns.output_ids = np.array(sum(grown, []), dtype=np.int64)
+        columns.output_ids = np.array([*chain(*grown)], dtype=np.int64)
         columns.output_offsets = np.concatenate([[0], np.cumsum([len(some) for some in grown])])
     if rng.random() < 0.4:
         columns.session = np.array([rng.randint(-1, 3) for _ in rows])
@@ -135,10 +136,8 @@ def drawn_run(seed):
         options["tiers"] = [*([] if timed else [Tier("hbm", capacity)]), *drawn_tiers(rng, engine, timed)]
         options["instances_per_host"] = rng.choice([None, 1, 2])
     if not timed:
-        schedule = rng.choice(["serial", "open-loop:3"])
-        return (
-            trace, mode, lambda: simulate_instances(trace, instances, router, setting=setting, schedule=schedule, **options)
-        )  # fmt: skip
+        options |= {"schedule": rng.choice(["serial", "open-loop:3"]), "setting": setting}
+        return trace, mode, lambda: simulate_instances(trace, instances, router, **options)
     step = StepCost(token_s=rng.choice([0.0, 1e-3]), step_s=rng.choice([0.0, 5e-3]))
     cost = DynamoCost() if engine == "dynamo" else step
     options |= {"scheduler": drawn_scheduler(rng, engine), "timelines": rng.random() < 0.5}
@@ -159,7 +158,7 @@ def require_laws(trace, mode, run):
         return
     served = ~np.isnan(run.ended_s)
     moments = [trace.timestamp / 1000, run.started_s, run.first_s, run.ended_s]
-    for before, after in zip(moments, moments[1:], strict=False):
+    for before, after in pairwise(moments):
         assert (after[served] >= before[served] - 1e-9).all()
     assert run.served + run.rejected == len(trace)
     assert (run.cached_tokens <= np.maximum(trace.input_length, 1)).all()
@@ -217,7 +216,7 @@ def test_workers_of_two_kinds_have_valid_values(fields, message):
     ("options", "message"),
     [
         ({"instances_per_host": -2}, "--instances-per-host must be at least 1"),
-        ({"setting": Setting(9, engine="vllm", engine_options=(("tree", "radix"),))}, "does not have the option --tree"),
+        ({"setting": Setting(9, engine="vllm", engine_options=(("tree", "radix"),))}, "not have the option --tree"),
         ({"fleet": FleetSchedule((FleetChange(0.1, start=1),)), "disaggregation": Disaggregation(1, 1)}, "--fleet"),
         ({"tiers": [Tier("dram", 9, policy="belady")], "setting": Setting(9)}, "an upper bound"),
     ],
