@@ -49,7 +49,7 @@ class Replayed:
 
     version: str
     summary: dict[str, Any]
-    worker: np.ndarray
+    worker: np.ndarray  # with several ranks: of n workers, rank r of worker w is r * n + w
     reused: np.ndarray  # tokens of the prompt that were cached
     admit: np.ndarray  # ms, as the two below
     first: np.ndarray
@@ -79,9 +79,15 @@ def replay(
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"version"')]
     for case, line in zip(cases, lines, strict=True):
         routes = case["settings"].get("router_mode") == "kv_router"
-        place = 1 if case.get("ranks", 1) > 1 else 0
-        workers = np.array([int(next(chosen)[place]) for _ in range(len(trace))]) if routes else expected
-        yield in_order(trace, **json.loads(line), routed=workers)
+        ranks, count = case.get("ranks", 1), case["settings"].get("num_workers", 1)
+        turn, pairs = np.arange(len(trace)) % (ranks * count), None
+        if routes:
+            pairs = np.array([next(chosen) for _ in range(len(trace))], dtype=int).T
+        elif ranks > 1:
+            pairs = turn % count, turn // count
+        workers = expected if pairs is None else pairs[0] * ranks + pairs[1]
+        seen = in_order(trace, **json.loads(line), routed=workers)
+        yield replace(seen, worker=seen.worker % ranks * count + seen.worker // ranks) if ranks > 1 else seen
 
 
 def replay_lines(cases: Iterable[dict[str, Any]]) -> subprocess.CompletedProcess[str]:

@@ -98,7 +98,7 @@ def leading_in(nodes, path):
     """How many blocks of a path nodes and those below them have."""
     for node in nodes:
         if path and node.run[0] == path[0]:
-            same = next((at for at, pair in enumerate(zip(node.run, path)) if pair[0] != pair[1]), None)
+            same = next((at for at, pair in enumerate(zip(node.run, path, strict=False)) if pair[0] != pair[1]), None)
             if same is None and len(path) >= len(node.run):
                 return len(node.run) + leading_in(node.children, path[len(node.run) :])
             return min(len(node.run), len(path)) if same is None else same

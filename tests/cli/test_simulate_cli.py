@@ -137,6 +137,26 @@ def test_tiers_say_where_each_hit_came_from(path, capsys):
     assert "in dram" in shown(capsys, path, "--tiers", "hbm=2,dram=3", "--inclusive")
 
 
+APART = ["--gpu", "h100", "--model", "llama-3.1-8b", "--prefill-workers", "2", "--decode-workers", "1"]
+
+
+def test_times_that_no_request_has_are_not_known(path, capsys):
+    kvtrace.write(toy("0 1", "2 3", block_size=16), path)
+    for options in (["--gpu", "h100", "--model", "llama-3.1-8b"], APART):
+        (found,) = results(capsys, path, *options, "--capacity", "1")
+        assert found["rejected"] == 2 and set(found["ttft_s"].values()) == {None} == set(found["tpot_s"].values())
+        lines = shown(capsys, path, *options, "--capacity", "1").splitlines()
+        assert "-" in lines[2].split() and "0.000 s" not in lines[2]
+
+
+def test_workers_of_two_kinds_are_in_the_title_and_send_what_is_missing(path, capsys):
+    lines = shown(capsys, path, *APART, "-v").splitlines()
+    assert "2 prefill and 1 decode worker, blocks of 16 tokens" in lines[0]
+    assert any(line.startswith("2 prefill workers of ") for line in lines)
+    (found,) = results(capsys, path, *APART)
+    assert found["transfer_tokens"] == found["tokens"] - 16 * found["decode_hit_blocks"]
+
+
 def test_a_shared_tier_of_no_blocks_is_none(path, capsys):
     options = [path, "--instances", "2", "--router", "sticky", "--schedule", "serial"]
     (without,) = results(capsys, *options, "--capacity", "2")
@@ -176,6 +196,9 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         (["--mode", "word"], 2, "is not a mode"),
         (["--tiers", "hbm=2"], 2, "--tiers needs two tiers or more"),
         (["--tiers", "hbm=2,hbm=3"], 2, "repeats a name"),
+        (["--tiers", "hbm=1,dram=3"], 2, "--tiers hbm=1 does not hold the longest request: request 0 needs 2 blocks"),
+        (["--tiers", "hbm=1,dram=3", "--instances", "2"], 2, "Try --tiers hbm=2 or more"),
+        (["--tiers", "hbm=1,dram=3", "--engine", "sglang"], 2, "--tiers hbm=1 does not hold the longest request"),
         (["--tiers", "hbm=2,dram=3@Hosts"], 2, "'Hosts' is not valid for tier dram. Did you mean host?"),
         (["--tiers", "hbm=2,dram=3@writethrough"], 2, "Did you mean write-through?"),
         (["--tiers", "hbm=2,dram=3@25"], 2, "'25' is not valid for tier dram. A tier can have a rate (25GB/s)"),
@@ -194,6 +217,13 @@ def test_a_class_of_the_user_s_is_found_where_the_command_runs(path, capsys):
         ),
         (["--tiers", "hbm=2,dram=2", "--gpu", "h100", "--model", "llama-3.1-8b"], 2, "tier dram needs a rate"),
         (["--tiers", "hbm=2@1GB,dram=2@1GB", "--gpu", "h100", "--model", "llama-3.1-8b"], 2, "a tier without a rate"),
+        ([*APART[:5], "9999", *APART[6:]], 2, "--prefill-workers must be from 1 to 2,048."),
+        ([*APART, "--kv-transfer-bandwidth", "0GB/s"], 2, "'0GB/s' is not a bandwidth. Examples: 50GB/s, 800MB/s."),
+        ([*APART, "--kv-transfer-bandwidth", "50"], 2, "'50' is not a bandwidth"),
+        ([*APART, "--kv-transfer-timing-mode", "full_prompt"], 2, "Engine vllm sends what the decode worker"),
+        ([*APART, "--decode-options", "--enable-lora"], 2, "--decode-options: --enable-lora is not modelled."),
+        ([*APART, "--engine", "lmcache"], 2, "engine lmcache. Use --engine dynamo, vllm or sglang."),
+        ([*APART, "--engine", "dynamo"], 2, "Use --capacity in place of --gpu or --costs, or another --engine."),
         (["--warm-up", "some"], 2, "not a part of a trace"),
         (["--json", "--csv"], 2, "cannot be combined"),
         (["--capacity", "3", "--policy", "orders_of_mine:Broken"], 2, "RuntimeError at orders_of_mine.py:12: out of"),

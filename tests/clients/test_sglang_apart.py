@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvtrace import read
 from tests.clients import in_engine
-from tests.reference.sglang_apart import serve
+from tests.reference.sglang_apart import played, serve
 from tests.serving.apart_cases import require_steps, sglang_apart_case
 from tests.serving.test_apart import SGLANG
 
@@ -26,15 +26,17 @@ def answers(cases, folder):
 
 
 def twin(case):
-    """The twin's answer, or None where SGLang 0.5.23 aborts a request."""
+    """The twin's answer, or None where SGLang 0.5.23 aborts a request, or transfers of one moment have no order."""
     try:
+        if played(case).tied and case["byte_s"]:
+            return None
         return json.loads(json.dumps(serve(case)))
     except MemoryError:
         return None
 
 
 def compared(seeds, folder):
-    """The number of cases in which twin and kernel take SGLang's steps; those where it aborts a request are left out."""
+    """The number of cases in which twin and kernel take SGLang's steps; others are left out."""
     cases = {seed: sglang_apart_case(random.Random(seed)) for seed in seeds}
     cases = {seed: case for seed, case in cases.items() if twin(case) is not None}
     for (seed, case), real in zip(cases.items(), answers(cases.values(), folder), strict=True):
@@ -165,7 +167,7 @@ def make_vectors(folder):
     cases = [wished(wishes, used) for wishes in WISHES.values()]
     found = answers(cases, folder)
     lines = [
-        json.dumps({"name": name, "case": case, "served": {key: real[key] for key in ("prefill", "decode", "requests")}})
+        json.dumps({"name": name, "case": case, "served": {key: real[key] for key in real if key != "version"}})
         for name, case, real in zip(WISHES, cases, found, strict=True)
     ]  # fmt: skip
     return json.dumps({"version": found[0]["version"]})[:-1] + ', "vectors": [\n' + ",\n".join(lines) + "\n]}\n"

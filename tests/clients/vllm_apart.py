@@ -2,7 +2,9 @@
 
 The cases are those of vllm_scheduler.py with `workers` ([prefill, decode]), `byte_s`, `latency`, `bytes_per_token`, and
 `decode`, which has what differs on decode workers (capacity, settings, cost). A request goes to the prefill worker of
-its number, in turn, and its output to the decode worker that comes next. It prints, a case a line, vLLM's version, the
+its number, in turn, and its output to the decode worker that comes next. With a `decider`, its rules are those of
+kvtrace's serving/deciders.py in plain Python, and a request that stays at its decode worker is a plain one there. It
+prints, a case a line, vLLM's version, the
 steps of each worker, and for each request `[cached tokens of the prefill and of the decode worker, begin of its first
 step, when its prompt is computed, when its KV cache is read, first token, end, preemptions of both]`.
 
@@ -57,9 +59,8 @@ class Worker(plain.Server):
         self.scheduler.connector = Connector(made[0], self.scheduler.kv_cache_config)
         self.scheduler.has_pending_block_frees = False
         self.queue, self.free, self.done_reads, self.idle = [], 0.0, [], None
-        self.is_async = bool(case["settings"].get("async"))
+        self.is_async = self.scheduler.defer_block_free = bool(case["settings"].get("async"))
         self.now = NEVER
-        self.deferred = []
 
     def add(self, row, at, params):
         """A request arrives."""
@@ -67,7 +68,10 @@ class Worker(plain.Server):
         tokens = [id_ for id_ in data["ids"] for _ in range(self.size)][: data["tokens"]]
         sampling = SamplingParams(max_tokens=1 if self.is_prefill else data["output"], ignore_eos=True)
         sampling.extra_args = {"kv_transfer_params": params}
-        request = Request(f"{row:09}", tokens, sampling, None, arrival_time=at, block_hasher=self.hasher)
+        request = Request(
+            f"{row:09}", tokens, sampling, None, arrival_time=at, block_hasher=self.hasher,
+            priority=data.get("priority", 0),
+        )  # fmt: skip
         request.kv_transfer_params = params
         self.scheduler.add_request(request)
         if self.now >= NEVER:
@@ -75,6 +79,13 @@ class Worker(plain.Server):
             self.idle = None
 
     floor = 0.0
+
+    def hits(self, row):
+        """The tokens of a prompt that hit here now, of all but its last one."""
+        data, manager = self.rows[row], self.scheduler.kv_cache_manager
+        tokens = [id_ for id_ in data["ids"] for _ in range(self.size)][: data["tokens"]]
+        request = Request("", tokens, SamplingParams(max_tokens=1), None, block_hasher=self.hasher)
+        return manager.coordinator.find_longest_cache_hit(request.block_hashes, data["tokens"] - 1)[1]
 
     def read(self, row, at):
         """A read has ended."""
@@ -168,6 +179,8 @@ class Net:
         self.out, self.into = [0.0] * prefill, [0.0] * decode
         self.home, self.target = [-1] * rows, [-1] * rows
         self.when, self.arrived = [None] * rows, [None] * rows
+        self.received, self.brought = 0, [0] * rows
+        self.rules = case.get("decider", {})
         for row, data in enumerate(case["requests"]):
             self.push(data["arrival"], "arrives", row, None)
 
@@ -184,11 +197,17 @@ class Net:
 
     def happen(self, at, kind, row, what):
         if kind == "arrives":
-            self.home[row] = row % len(self.prefill)
-            self.prefill[self.home[row]].add(row, at, {"do_remote_decode": True, "do_remote_prefill": False})
+            if self.rules and self.stays(row, at):
+                self.choose(row)
+                self.decode[self.target[row]].add(row, at, {"do_remote_decode": False, "do_remote_prefill": False})
+                return
+            self.home[row] = self.received % len(self.prefill)
+            self.received += 1
+            worker = self.prefill[self.home[row]]
+            self.brought[row] = self.case["requests"][row]["tokens"] - worker.hits(row)
+            worker.add(row, at, {"do_remote_decode": True, "do_remote_prefill": False})
         elif kind == "computed":
-            self.target[row] = self.sent % len(self.decode)
-            self.sent += 1
+            self.choose(row)
             what = dict(what) | {"remote_host": "host", "remote_port": 1}
             self.decode[self.target[row]].add(row, at, what)
         elif kind == "reads":
@@ -203,6 +222,37 @@ class Net:
             self.arrived[row] = at
             self.prefill[self.home[row]].read(row, at)
             self.decode[self.target[row]].read(row, at)
+
+    def choose(self, row):
+        """A request goes to the decode worker that comes next, unless that was looked at before."""
+        if self.target[row] < 0:
+            self.target[row] = self.sent % len(self.decode)
+            self.sent += 1
+
+    def stays(self, row, at):
+        """Whether the decode worker of a request computes its prompt."""
+        rules, rows = self.rules, range(len(self.home))
+        tokens = self.case["requests"][row]["tokens"]
+        if "policy" not in rules:
+            self.choose(row)
+            fresh = tokens - self.decode[self.target[row]].hits(row)
+            sent = [other for other in rows if self.home[other] >= 0]
+            waiting = sum(is_later(self.prefill[self.home[other]].begin[other], at) for other in sent)
+            short = fresh <= rules.get("max_local_prefill_length", -1)
+            return short or waiting >= rules.get("max_prefill_queue_size", math.inf)
+        target, home = self.sent % len(self.decode), self.received % len(self.prefill)
+        fresh = tokens - self.decode[target].hits(row)
+        mine = [other for other in rows if self.home[other] == home and is_later(self.when[other], at)]
+        load = sum(self.brought[other] for other in mine)
+        case = self.case
+        ends = self.decode[target].end
+        held = [other for other in rows if self.target[other] == target and is_later(ends[other], at)]
+        blocks = sum(-(-case["requests"][other]["tokens"] // case["block_size"]) for other in (*held, row))
+        if blocks > rules["decode_busy_threshold"] * (case | case.get("decode", {}))["capacity"]:
+            return False
+        short = fresh < rules["eff_isl_threshold"] and fresh < rules["eff_isl_ratio_threshold"] * tokens
+        busy = load > rules["prefill_busy_threshold"] * case["settings"]["max_num_batched_tokens"]
+        return {"isl_bounding": short, "prefill_load": busy, "isl_or_load": short or busy}[rules["policy"]]
 
     def run(self):
         workers = [*self.prefill, *self.decode]
@@ -228,6 +278,11 @@ class Net:
                 first.turn()
 
 
+def is_later(moment, at):
+    """Whether something happens after a time; None: it is not known yet when."""
+    return moment is None or moment > at
+
+
 def serve(case):
     """The steps of each worker, and the times of each request."""
     net = Net(case)
@@ -235,6 +290,12 @@ def serve(case):
     requests = []
     for row in range(len(case["requests"])):
         home, target = net.prefill[net.home[row]], net.decode[net.target[row]]
+        if net.home[row] < 0:
+            cached = target.cached[row]
+            requests.append([
+                cached, cached, target.begin[row], None, None, target.first[row], target.end[row], target.preempted[row]
+            ])  # fmt: skip
+            continue
         requests.append([
             home.cached[row], target.local.get(row, -1), home.begin[row], net.when[row], net.arrived[row],
             target.first[row], target.end[row], home.preempted[row] + target.preempted[row],

@@ -45,6 +45,7 @@ class PrefillScheduler(Scheduler):
     def __init__(self, case):
         super().__init__(case)
         self.refused = []  # prompts that are too large: they leave when they are the first
+        self.silent = set()  # requests without an output: they may find their whole prompt
 
     def plan(self):
         budget, parts, preempted = self.schedule_running(0)
@@ -54,8 +55,11 @@ class PrefillScheduler(Scheduler):
                 self.refused.append(self.waiting.popleft())
                 continue
             hits, computed = self.find(live)
+            if live.row in self.silent:
+                hits = self.pool.hits(live.hashes[: live.tokens // self.size])
+                computed = len(hits) * self.size
             chunk = min(live.tokens - computed, budget)
-            if chunk == 0 or not self.admits(live, hits, computed, chunk):
+            if (chunk == 0 and computed < live.tokens) or not self.admits(live, hits, computed, chunk):
                 break
             self.waiting.popleft()
             self.start(live, hits, computed)
@@ -64,6 +68,8 @@ class PrefillScheduler(Scheduler):
             self.allocate(live, chunk)
             parts.append((live, computed, chunk))
             budget -= chunk
+            if budget == chunk == 0:
+                break
         self.advance(parts)
         return parts, [live.row for live in preempted]
 
@@ -160,6 +166,7 @@ class Worker:
         self.kind, self.number, self.case = kind, number, case
         self.scheduler = (PrefillScheduler if kind == PREFILL else DecodeScheduler)(case)
         self.busy, self.parts, self.known = False, [], set()
+        self.silent = set()  # requests without an output: they end with a step that they do not lengthen
 
     @property
     def is_ready(self):
@@ -168,7 +175,10 @@ class Worker:
     def milliseconds(self, parts):
         cost = DynamoCost()
         if self.kind == DECODE:
-            decodes = [live.tokens for live, before, chunk in parts if before + chunk == live.tokens]
+            decodes = [
+                live.tokens for live, before, chunk in parts
+                if before + chunk == live.tokens and live.row not in self.silent
+            ]  # fmt: skip
             used = min(sum(decodes) / (self.case["capacity"] * self.case["block_size"]), 1.0)
             terms = (cost.decode_square_s, cost.decode_used_s, cost.decode_step_s)
             return milliseconds(*terms, used) if decodes else 0.0
@@ -190,6 +200,9 @@ class Replay:
             [Worker(kind, number, case[name] | shared) for number in range(case[name]["workers"])]
             for kind, name in ((PREFILL, "prefill"), (DECODE, "decode"))
         ]
+        for worker in (*self.workers[PREFILL], *self.workers[DECODE]):
+            worker.silent = {row for row, one in enumerate(case["requests"]) if not one["output"]}
+            worker.scheduler.silent = worker.silent
         self.events, self.numbers, self.actions = [], 0, deque()
         self.deferred = defaultdict(list)  # worker -> actions
         self.requests = [dict.fromkeys(COLUMNS) | {"preempted": 0, "decode_preempted": 0} for _ in case["requests"]]
@@ -201,7 +214,9 @@ class Replay:
     def outgrows(self, row):
         """Whether a decode worker can hold the prompt of a request, but not its output."""
         blocks = self.workers[DECODE][0].scheduler.blocks_of
-        return blocks(row["tokens"]) <= self.case["decode"]["capacity"] < blocks(row["tokens"] + row["output"] - 1)
+        return (
+            blocks(row["tokens"]) <= self.case["decode"]["capacity"] < blocks(row["tokens"] + max(row["output"], 1) - 1)
+        )
 
     # ---- routers
 
@@ -257,7 +272,7 @@ class Replay:
                 self.actions += [("release", row), ("cancel", row)]
                 return
             one["decode_worker"] = worker.number
-            worker.scheduler.accept(self.live(row, self.case["requests"][row]["output"]))
+            worker.scheduler.accept(self.live(row, max(1, self.case["requests"][row]["output"])))
             if not worker.busy:
                 self.reserve(worker, now)
         elif action == "cancel":
@@ -342,7 +357,8 @@ class Replay:
                 self.uncomputed[worker].pop(live.row)
                 self.requests[live.row]["prefill_worker"] = None
             worker.scheduler.refused = []
-        told = worker.scheduler.learn(worker.parts)
+        # those without an output end before the others do
+        told = worker.scheduler.learn(sorted(worker.parts, key=lambda part: part[0].row not in worker.silent))
         for live, last in told:
             one = self.requests[live.row]
             if worker.kind == PREFILL:

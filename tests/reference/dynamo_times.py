@@ -102,11 +102,12 @@ def run(group, until, requests):
 def serve(case, seed=0, winner=None, workers=None):
     """Each request's worker, cached tokens, begin, first token, end and preemptions; `winner` wins each tie.
 
-    The workers of a case with `ranks` are the ranks of one, which step together.
+    With `ranks`, so many of the workers of a case are the ranks of one, which step together: every n-th, of n.
     """
     rows, size, count = case["requests"], case["block_size"], case["workers"]
     workers = workers or [Worker(case) for _ in range(count)]
-    groups = [workers] if case.get("ranks") else [[worker] for worker in workers]
+    number_of_groups = count // case.get("ranks", 1)
+    groups = [workers[first::number_of_groups] for first in range(number_of_groups)]
     requests = [[-1, -1, None, None, None, 0] for _ in rows]
     for number, row in enumerate(rows):
         at = row["arrival"]

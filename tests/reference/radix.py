@@ -118,7 +118,8 @@ class Radix:
             node = node.parent
 
     def unlock(self, node):
-        self.lock(node, -1)
+        if node is not None:
+            self.lock(node, -1)
 
     def evictable(self):
         return sum(len(node.run) for node in self.nodes() if not node.locks)

@@ -7,7 +7,7 @@ Files: P prefill.py, D decode.py, M decode_schedule_batch_mixin.py (srt/disaggre
 * A request comes to both workers when it arrives. On the prefill worker it waits (P:488) until the decode worker has
   pages for it; then it takes one of 2 x seats metadata buffers, which it keeps until it has left, and enters the queue.
 * A prefill is planned as elsewhere, with an output of one token, nobody running, and no flag `full` (P:640). A request
-  keeps its pages and its row until all is sent; that is seen at the end of a turn, and inserts the prompt anew (P:1190).
+  keeps its pages and its row until all is sent; that is seen when a turn ends, and inserts the prompt anew (P:1190).
 * What is sent (P:1504, P:1456): when a pass begins, all of a request that is cached or was computed before it, if that
   ends at a page; when a chunk is known (with overlap one turn later, without when the next pass is planned), whole
   pages of it; when the prompt is known, the rest. What the decode worker holds is not sent.
@@ -32,9 +32,7 @@ from tests.reference.sglang_scheduler import PROMPTS_WEIGH, Batch, Scheduler, re
 from tests.reference.vllm_scheduler import step_seconds
 
 NEVER = 1e300
-PATIENCE = (
-    3  # turns in which an idle worker finds nothing, until it waits for an event; one with unseen requests goes on
-)
+PATIENCE = 3  # turns of an idle worker that has seen all, until it waits for an event
 SMALL_BATCH = 32  # up to so many seats, a decode worker has three times as many rows
 
 
@@ -44,14 +42,15 @@ class Worker(Scheduler):
     def __init__(self, case, net):
         super().__init__(case)
         self.case, self.net = case, net
-        self.inbox, self.steps, self.idle_turns, self.turns = [], [], 0, 0
+        self.inbox, self.steps, self.idle_turns, self.turns = [], [], PATIENCE, 0
         self.interval = case["settings"].get("scheduler_recv_interval", 1)
         self.buffers = 2 * self.seats
         count = len(case["requests"])
         self.cached, self.began, self.known, self.ended, self.retractions = (
             [-1] * count, [None] * count, [None] * count, [None] * count, [0] * count
         )  # fmt: skip
-        self.at, self.life = 0.0, self.live()
+        self.at, self.life = NEVER, self.live()
+        next(self.life)
 
     def wake(self, at):
         self.idle_turns = 0
@@ -214,7 +213,7 @@ class Decode(Worker):
     def place(self, request, tokens, prefix=0):
         """Pages and a row."""
         pages = (self.paged(tokens) - prefix) // self.size
-        self.tree.make_room(pages * self.size)
+        self.tree.make_room(pages)
         self.tree.take(pages)
         request.held, request.has_row = tokens, True
         self.rows -= 1
@@ -227,7 +226,7 @@ class Decode(Worker):
             if self.rows <= 0 or self.paged(tokens) + self.reserve > self.budget(more=len(back)):
                 break
             self.place(request, tokens)
-            request.retracted = False
+            request.retracted, request.locked = False, self.tree.root
             back.append(request)
         self.retracted = self.retracted[len(back) :]
         self.waiting += back
@@ -238,12 +237,12 @@ class Decode(Worker):
         if self.by_priority:
             self.queue.sort(key=lambda one: one.priority * self.sign)
         while self.queue and self.buffers > 0 and self.rows > 0:
-            request, prefix, node = self.queue[0], 0, None
+            request, prefix, node = self.queue[0], 0, self.tree.root
             tokens = len(request.prompt)
             if self.keeps:
-                pages, node = self.tree.match(self.tree.pages(request.prompt))
+                pages, node = self.tree.look_up(self.tree.pages(request.prompt))
                 prefix = pages * self.size
-                self.tree.lock(node)
+            self.tree.lock(node)
             need = max(
                 self.paged(tokens) - prefix + self.reserve,
                 tokens - prefix + min(request.limit, self.clip) - retractable,
@@ -293,6 +292,7 @@ class Net:
         self.reserved, self.begun, self.arrived = [None] * count, [None] * count, [None] * count
         prefill, decode = case["workers"]
         self.out, self.into = [0.0] * prefill, [0.0] * decode
+        self.senders, self.tied = {}, False  # whether two workers send to one at the same moment, in no order
         self.prefill = [Prefill(case, self) for _ in range(prefill)]
         self.decode = [Decode(case | case.get("decode", {}), self) for _ in range(decode)]
         for row, data in enumerate(case["requests"]):
@@ -321,6 +321,7 @@ class Net:
 
     def move(self, at, row, tokens):
         home, target = row % len(self.prefill), row % len(self.decode)
+        self.tied = self.tied or self.senders.setdefault((at, target), home) != home
         end = max(at, self.out[home], self.into[target]) + tokens * self.case["bytes_per_token"] * self.case["byte_s"]
         self.out[home] = self.into[target] = end
         self.begun[row] = at if self.begun[row] is None else self.begun[row]
@@ -349,10 +350,16 @@ class Net:
                 first.resume()
 
 
-def serve(case):
-    """The steps of each worker, and the times of each request."""
+def played(case):
+    """The workers and their links, when all requests have ended."""
     net = Net(case)
     net.run()
+    return net
+
+
+def serve(case):
+    """The steps of each worker, and the times of each request."""
+    net = played(case)
     requests = []
     for row in range(len(case["requests"])):
         target, home = net.workers_of(row)

@@ -99,6 +99,10 @@ class Tree(Radix):
         nodes = self.match(pages)
         return sum(len(node.run) for node in nodes), (nodes or [self.root])[-1]
 
+    def unlock(self, node):
+        if node is not None:
+            super().unlock(node)
+
     def make_room_for(self, tokens):
         self.make_room(-(-tokens // self.size))
 
@@ -515,8 +519,7 @@ class Scheduler:
     def release(self, request):
         """Give back the slots that the tree does not own, the lock and the row."""
         self.tree.free += (self.paged(request.held) - request.protected) // self.size
-        if request.locked is not None:
-            self.tree.unlock(request.locked)
+        self.tree.unlock(request.locked)
         request.locked, request.has_row, request.held = None, False, 0
         self.rows += 1
 

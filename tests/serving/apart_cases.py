@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from kvtrace.cache.simulation import Setting, advance_all
-from kvtrace.serving.apart import Link, _built, serve_apart
+from kvtrace.serving.apart import Link, engine_workers, serve_apart
+from kvtrace.serving.disaggregation import Disaggregation
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.simulation import StepCost
 from kvtrace.serving.workers import Workers
@@ -15,22 +16,34 @@ from tests.serving.scheduler_cases import options_of, sglang_case, trace_of, vll
 from tests.serving.test_sglang_kernel import limited_trace, scheduler_of
 
 
-def vllm_apart_case(rng):
-    """A case of tests/clients/vllm_apart.py; blocks are scarce only where steps are not planned ahead."""
+def vllm_apart_case(rng, by_priority=False):
+    """A case of tests/clients/vllm_apart.py."""
     case = vllm_case(rng)
-    while case["block_size"] == 1 or case["settings"].get("policy"):
+    while case["block_size"] == 1 or bool(case["settings"].get("policy")) != by_priority:
         case = vllm_case(rng)
     for number, row in enumerate(case["requests"]):  # events of one moment have no order
         row["arrival"] += 1e-6 * number
     decode = {"settings": case["settings"] | {"async": rng.random() < 0.5}}
-    if decode["settings"]["async"]:
-        decode["capacity"] = 10_000
-    if case["settings"].get("async"):
-        case["capacity"] = 10_000
     return case | {
         "workers": [rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2])], "decode": decode,
         "byte_s": rng.choice([0.0, 1.13e-5, 1.07e-3]), "latency": rng.choice([0.0, 0.00313]), "bytes_per_token": 1.0,
     }  # fmt: skip
+
+
+def decider_case(rng):
+    """A case of vLLM's workers with a decider."""
+    case, tokens = vllm_apart_case(rng), [1, 4, 16, 40]
+    if rng.random() < 0.5:
+        rules = {"max_local_prefill_length": rng.choice(tokens), "max_prefill_queue_size": rng.choice([0, 1, 2, 4])}
+        rules.pop(rng.choice([*rules, ""]), None)
+    else:
+        rules = {
+            "policy": rng.choice(["isl_bounding", "prefill_load", "isl_or_load"]),
+            "eff_isl_threshold": rng.choice(tokens), "eff_isl_ratio_threshold": rng.choice([0.3, 0.7, 1.0]),
+            "prefill_busy_threshold": rng.choice([0.0, 0.5, 1.0, 3.0]),
+            "decode_busy_threshold": rng.choice([0.3, 0.8, 1e9]),
+        }  # fmt: skip
+    return case | {"decider": rules}
 
 
 def sglang_apart_case(rng, max_requests=24, max_output=60):
@@ -68,9 +81,14 @@ def served(case):
     """The times and hits of each request, in the form of the driver."""
     link = Link(1 / case["byte_s"] if case["byte_s"] else None, case["latency"])
     start = case["requests"][0]["arrival"]
+    rules = case.get("decider", {})
+    if "policy" in rules:
+        text = ",".join(f"{name}={value}" for name, value in rules.items())
+        rules = {"router_conditional_disagg_config": text}
     run = serve_apart(
-        trace_of(case), workers_of(case, 0), workers_of(case, 1), link=link, bytes_per_token=case["bytes_per_token"]
-    )
+        trace_of(case), workers_of(case, 0), workers_of(case, 1), link=link, bytes_per_token=case["bytes_per_token"],
+        **rules,
+    )  # fmt: skip
     times = [run.started_s, run.prefilled_s, run.transfer_end_s, run.first_s, run.ended_s]
     held = run.decode_hit_blocks * case["block_size"]
     columns = [run.cached_tokens, held, *(time + start for time in times), run.preemptions]
@@ -99,8 +117,12 @@ def sglang_served(case):
         setting = Setting(1 << 20, engine="sglang")
         sides.append(Workers(StepCost(**mine["cost"]), setting, scheduler, case["workers"][place]))
     trace, start = limited_trace(case), case["requests"][0]["arrival"]
-    link = Link(1 / case["byte_s"] if case["byte_s"] else None, case["latency"])
-    built = _built(trace, *sides, link, None, case["bytes_per_token"], None, None)[0]
+    kinds = Disaggregation(
+        *case["workers"], kv_transfer_bandwidth=1 / case["byte_s"] if case["byte_s"] else None,
+        kv_transfer_latency_s=case["latency"], kv_transfer_bytes_per_token=int(case["bytes_per_token"]),
+        prefill=sides[0], decode=sides[1],
+    )  # fmt: skip
+    built = engine_workers(trace, sides[0].cost, sides[0].scheduler, sides[0].setting, kinds, "round-robin")
     advance_all(built.serving, len(trace), None, 4096)
     built.serving.close()
     prefill, decode = (side.requests.outcomes for side in built.sides)
@@ -110,16 +132,16 @@ def sglang_served(case):
     ]  # fmt: skip
     columns = [prefill["cached"], decode["cached"], *(np.asarray(time) + start for time in times), decode["preempted"]]
     rows = np.array(columns, dtype=float).T
-    for one in (*built.prefills, *built.decodes):
+    for one in built.instances:
         assert one.engine.free + one.engine.evictable == one.engine.pages
-    return {"prefill": [steps_of(one, start) for one in built.prefills],
-            "decode": [steps_of(one, start) for one in built.decodes], "requests": rows}  # fmt: skip
+    kinds = zip(("prefill", "decode"), built.sides, strict=True)
+    return {kind: [steps_of(one, start) for one in side.instances] for kind, side in kinds} | {"requests": rows}
 
 
 def steps_of(instance, start):
     """The steps that a worker has recorded; those taken together have the begin of the first."""
     return [
-        [begin + start if i == 0 else None, kind, [[row, before + i, count] for row, before, count in parts], sorted(gone)]
+        [None if i else begin + start, kind, [[row, before + i, count] for row, before, count in parts], sorted(gone)]
         for begin, times, kind, parts, gone in instance.log
         for i in range(times)
     ]  # fmt: skip

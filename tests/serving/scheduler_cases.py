@@ -195,8 +195,10 @@ def apart_case(rng):
     """A dynamo_case on prefill and decode workers: arrivals are in ms, and perhaps transfers are slow."""
     case = dynamo_case(rng)
     size, rows = case["block_size"], case["requests"]
+    silent = rng.choice([0, 0, 0.2])  # share of the requests without an output
     for row in rows:
         row["arrival"] *= 1000
+        row["output"] *= rng.random() >= silent
     needs = {
         "prefill": max(-(-row["tokens"] // size) for row in rows),
         "decode": max(-(-(row["tokens"] + row["output"]) // size) for row in rows),

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from importlib import import_module
 from itertools import product
-from pkgutil import iter_modules
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -39,8 +39,8 @@ ENGINES = {
     "dynamo": {"setting": Setting(60, engine="dynamo"), "limits": BatchLimits(30, 5)},
     "recorded": RECORDED,
 }
-for module in iter_modules(core.__path__):  # before `opened` replaces a class that they import
-    import_module(f"{core.__name__}.{module.name}")
+for module in Path(core.__path__[0]).glob("[a-z]*.py"):  # before `opened` replaces a class that they import
+    import_module(f"{core.__name__}.{module.stem}")
 LOOPS = [
     ClosedLoop(lanes=1), ClosedLoop(lanes=3, think_scale=0.5), ClosedLoop(lanes=2, idle_cap_s=0.25),
     ClosedLoop(lanes=3, tree_idle_cap_s=0.5), ClosedLoop(lanes=2, duration_s=30.0, warm_up=2, idle_cap_s=3.0),

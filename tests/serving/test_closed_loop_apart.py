@@ -18,6 +18,14 @@ ENGINES = {
     "vllm, some local": {
         "setting": Setting(60, engine="vllm"), "disaggregation": replace(APART, max_local_prefill_length=8)
     },
+    "vllm, chunk by chunk": {
+        "setting": Setting(60, engine="vllm"), "disaggregation": replace(APART, kv_transfer_granularity="chunk")
+    },
+    "vllm, by load": {
+        "setting": Setting(60, engine="vllm"), "limits": BatchLimits(8, 5), "disaggregation": replace(
+            APART, router_conditional_disagg_config="policy=prefill_load,prefill_busy_threshold=1"
+        ),
+    },
     "sglang": {"setting": Setting(400, engine="sglang"), "disaggregation": APART},
     "dynamo": {"setting": Setting(90, engine="dynamo"), "disaggregation": Disaggregation(1, 2, **LINK)},
 }  # fmt: skip

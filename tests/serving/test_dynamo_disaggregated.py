@@ -70,11 +70,13 @@ def require_equal(case, expected, name, within_ms):
 def compared(ours, expected):
     """Of each request, whether its counts differ, and the largest difference of its times in ms. None is no value.
 
-    When the blocks of a prompt that is then rejected are released, the replay does not say.
+    When the blocks of a prompt that is then rejected are released, the replay does not say; and a request without an
+    output has no first token there.
     """
     ours, expected = ours.copy(), np.array(expected, dtype=float)[:, : len(COLUMNS)]
-    first, released = COLUMNS.index("first"), COLUMNS.index("released")
-    ours[np.isnan(expected[:, first]), released] = expected[np.isnan(expected[:, first]), released] = np.nan
+    for unknown, column in (("end", "released"), ("first", "first")):
+        rows = np.isnan(expected[:, COLUMNS.index(unknown)])
+        ours[rows, COLUMNS.index(column)] = expected[rows, COLUMNS.index(column)] = np.nan
     values = [np.where(np.isnan(rows[:, COUNTS]), [-1, -1, 0, 0, 0], rows[:, COUNTS]) for rows in (ours, expected)]
     times = [np.nan_to_num(rows[:, TIMES], nan=-1e9) for rows in (ours, expected)]
     return (values[0] != values[1]).any(axis=1), np.abs(times[0] - times[1]).max(axis=1)

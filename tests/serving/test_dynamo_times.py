@@ -3,6 +3,7 @@
 import json
 import os
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ CASES = int(os.environ.get("KVTRACE_EXAMPLES", drawn(200)))
 NAMES = ("instance", "cached", "started", "first", "ended", "preempted")
 
 
-def served(trace, capacity, scheduler, workers, router, winner=None, fleet=None, lockstep=False):
+def served(trace, capacity, scheduler, workers, router, winner=None, fleet=None, ranks=1):
     """The outcomes in our kernel, one row a request, and the ties; `winner` has the worker that wins each tie."""
     from kvtrace.serving.core.instance import Requests
     from kvtrace.serving.core.serving import DynamoRouter, Serving
@@ -35,10 +36,7 @@ def served(trace, capacity, scheduler, workers, router, winner=None, fleet=None,
     spans = None if fleet is None else fleet.spans(workers)
     caches = [scheduler.engine(setting, demand, ()) for _ in range(len(spans) if spans else workers)]
     terms = DynamoCost().terms(capacity * trace.block_size)
-    if lockstep:
-        instances = scheduler.ranks(caches, requests, terms)
-    else:
-        instances = [scheduler.instance(cache, requests, terms, prefetch=True) for cache in caches]
+    instances = replace(scheduler, dp_size=ranks).workers(caches, requests, terms, prefetch=True)
     if router == "dynamo":
         chooser = DynamoRouter(caches, requests, demand.blocks, trace.block_size, 0, winner)
     else:
@@ -64,7 +62,7 @@ def require_equal(case, expected, name, fleet=None):
         case["router"],
         winner,
         fleet,
-        case.get("ranks", False),
+        case.get("ranks", 1),
     )
     assert ours[:, [0, 1, 5]].tolist() == expected[:, [0, 1, 5]].tolist(), name
     assert ours[:, 2:5] == pytest.approx(expected[:, 2:5], abs=1e-6), name
@@ -91,14 +89,15 @@ def in_seconds(case):
     return case | {"requests": rows, "cost": DynamoCost().terms(case["capacity"] * case["block_size"])}
 
 
-@pytest.mark.parametrize("ranks", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("router", ["round-robin", "dynamo"])
 def test_requests_take_the_workers_and_the_times_of_the_twin(router, ranks):
     preempted = tied = 0
     for seed in range(CASES):
         case = dynamo_case(random.Random(seed)) | {"router": router, "ranks": ranks}
+        case["workers"] *= ranks
         name, scheduler = f"seed {seed}: {case['settings']}", DynamoScheduler(**case["settings"])
-        ours, ties = served(trace_of(case), case["capacity"], scheduler, case["workers"], router, lockstep=ranks)
+        ours, ties = served(trace_of(case), case["capacity"], scheduler, case["workers"], router, ranks=ranks)
         expected = np.array(serve(in_seconds(case)), dtype=float)
         assert ours[:, [0, 1, 5]].tolist() == expected[:, [0, 1, 5]].tolist(), name
         assert ours[:, 2:5] == pytest.approx(expected[:, 2:5], abs=1e-9), name

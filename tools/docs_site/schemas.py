@@ -34,6 +34,7 @@ from kvtrace.serving.lanes import ClosedRun
 from kvtrace.serving.misses import baseline, causes, explanation
 from kvtrace.serving.models import listing, possible_hits
 from kvtrace.serving.planning import plan_result
+from kvtrace.serving.quantiles import Quantiles
 from kvtrace.trace.columns import TAILS
 from kvtrace.trace.hits import Hits
 from kvtrace.trace.meta import Meta
@@ -250,6 +251,8 @@ def schema_of(kind: Any) -> Schema:
         return {"type": "array", "items": schema_of(arguments[0])}
     if origin in (dict, Mapping) or kind is dict:
         return {"type": "object", "additionalProperties": schema_of(arguments[1]) if arguments else True}
+    if kind is Quantiles:  # null: no request has this time
+        return _object(dict.fromkeys(names := ("mean", "p50", "p90", "p99"), float | None), [*names])
     if kind is Distribution:
         return _distribution()
     if kind is simulation.Simulation:

@@ -138,8 +138,6 @@ class ResultColumn(Mapping[str, Any]):
         """A value as the text of a cell; text has no format."""
         if value is None or isinstance(value, str) or not self.format:
             return self.none if value is None else str(value)
-        if value != value:  # NaN: it is not known
-            return self.none or "-"
         scaled = value * self.scale if self.scale != 1 else value
         return f"{self.format(scaled) if callable(self.format) else format(scaled, self.format)}{self.unit}"
 
@@ -203,11 +201,17 @@ def columns_in(kind: type) -> dict[str, ResultColumn]:
 
 
 def as_json(value: Any) -> Any:
-    """A value with the JSON objects of what it holds; a tuple is a list there."""
+    """A value with the JSON objects of what it holds; a tuple is a list there, and NaN, what is not known, None.
+
+    >>> as_json({"rates": (0.5, float("nan"))})
+    {'rates': [0.5, None]}
+    """
     if isinstance(value, list | tuple):
         return [as_json(each) for each in value]
     if isinstance(value, Mapping):
         return {key: as_json(each) for key, each in value.items()}
+    if isinstance(value, float) and value != value:
+        return None
     return value.to_dict() if hasattr(value, "to_dict") else value
 
 
@@ -227,7 +231,7 @@ class Described:
                 continue
             if value is None and isinstance(each.spread, type):
                 value = dict.fromkeys(columns_in(each.spread))
-            value = as_json(value) if each.value is None else each.value(value)
+            value = as_json(value if each.value is None else each.value(value))
             values |= {each.key or name: value} if each.spread is None else value
         return values
 

@@ -384,7 +384,7 @@ def build(setting: Setting, demand: BlockDemand, *, must_hold: bool = True):
         return _upper_bound(setting, demand, options)
     counts_all = options.get("capacity_counts", "total") == "total"
     if must_hold and counts_all and setting.layout is None and not engines.find(setting.engine).any_capacity:
-        require_room(setting.capacity, demand)
+        require_room(setting.capacity, demand, may_idle=setting.engine == "reference")
     context = Context(demand.blocks, setting.capacity, demand.trace, demand)
     engine = engines.build(setting.engine, demand, context, setting.policy, setting.layout, **options)
     engine.schedule(setting.schedule.kind, int(setting.schedule.value), setting.schedule.ends(demand.trace))
@@ -408,14 +408,18 @@ def _upper_bound(setting, demand, options):
     return engine
 
 
-def require_room(capacity: int, demand: BlockDemand) -> None:
-    """Raise UsageError if a capacity that counts active blocks does not hold the longest request."""
+def require_room(capacity: int, demand: BlockDemand, tier: str = "", *, may_idle: bool = False) -> None:
+    """Raise UsageError if a capacity that counts active blocks does not hold the longest request.
+
+    `tier` is the name of the first tier, if there are tiers; `may_idle` is whether --capacity-counts is an option.
+    """
     if len(demand) and capacity < demand.max_blocks.max():
         row = int(demand.max_blocks.argmax())
+        option = f"--tiers {tier}=" if tier else "--capacity "
         raise UsageError(
-            f"--capacity {capacity} does not hold the longest request: request {row:,} needs "
-            f"{int(demand.max_blocks[row]):,} blocks. Try --capacity {int(demand.max_blocks[row])} or more, or "
-            "--capacity-counts idle."
+            f"{option}{capacity} does not hold the longest request: request {row:,} needs "
+            f"{int(demand.max_blocks[row]):,} blocks. Try {option}{int(demand.max_blocks[row])} or more"
+            f"{', or --capacity-counts idle' if may_idle else ''}."
         )
 
 

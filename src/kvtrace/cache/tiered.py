@@ -125,7 +125,7 @@ def simulate_tiers(
     if setting.engine == "sglang":
         return _hicache(trace, sizes, setting, exclusive, on_progress)
     demand = block_demand(trace, setting.mode)
-    require_room(setting.capacity, demand)
+    require_room(setting.capacity, demand, sizes[0][0])
     run_tiers = _exclusive if exclusive else _inclusive
     return run_tiers(trace, sizes, setting, demand, on_progress)
 
@@ -222,7 +222,7 @@ class SharedTiers:
         self.tiers = (first, *(_with_copies(tier, inclusive, demand.trace.block_size) for tier in lower))
         self.groups = {"rank": 1, "host": per_host, "cluster": instances}
         _require_order(self.tiers, setting, {"latency_s"} if in_time else set())
-        self.engines = [_first_tier(setting, demand, in_time) for _ in range(instances)]
+        self.engines = [_first_tier(setting, demand, first.name, in_time) for _ in range(instances)]
         self.active = [number for number, tier in enumerate(self.tiers) if number and tier.capacity]
         places: list[Any] = []
         own = np.zeros((len(self.active), instances), dtype=np.int32)
@@ -315,8 +315,8 @@ def _require_order(tiers: Sequence[Tier], setting: Setting, more: Collection[str
         )
 
 
-def _first_tier(setting: Setting, demand: BlockDemand, in_time: type | None = None) -> Any:
-    """The cache of one instance."""
+def _first_tier(setting: Setting, demand: BlockDemand, name: str, in_time: type | None = None) -> Any:
+    """The cache of one instance; `name` is that of the tier."""
     from .core.engine import Engine
     from .core.places import FirstTier
     from .policies.base import Context
@@ -324,12 +324,13 @@ def _first_tier(setting: Setting, demand: BlockDemand, in_time: type | None = No
     if setting.capacity == 0:
         engine = Engine(Context(demand.blocks, 0, demand.trace, demand), demand)  # it holds nothing
     elif setting.engine != "reference":
+        require_room(setting.capacity, demand, name)
         return build(setting, demand)
     else:
         options = dict(setting.engine_options)
         counts_all = options.get("capacity_counts", "total") == "total"
         if counts_all and in_time is None:
-            require_room(setting.capacity, demand)
+            require_room(setting.capacity, demand, name)
         context = Context(demand.blocks, setting.capacity, demand.trace, demand)
         policy, leaf_first = make(setting.policy, context), options.get("pool") == "leaf-first"
         engine = (in_time or FirstTier)(context, demand, policy, counts_all, leaf_first)
@@ -430,7 +431,7 @@ class HicacheTiers:
         options = dict(setting.engine_options)
         tree, how = (options.get(name, engines.DEFAULTS[name]) for name in ("tree", "hicache_write_policy"))
         engines.check(engines.find(setting.engine), setting.engine, setting.policy, options)
-        require_room(device.capacity, demand)
+        require_room(device.capacity, demand, device.name)
         copies: TierCopies = "write-back" if how == "write_back" else "write-through"
         through: TierCopies = "write-through"
         self.tiers = (device, replace(host, copies=copies), *(replace(pool, copies=through) for pool in pools))

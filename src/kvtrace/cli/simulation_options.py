@@ -6,7 +6,7 @@ Every command with --policy finds the user's classes, and reports their exceptio
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -279,7 +279,7 @@ def with_caches(run: Run, trace: Any, units: dict[str, Any], *, capacity: str, t
         raise click.UsageError("--tiers has the capacities. Leave out --capacity.")
     roofline, engines = run.time.roofline, list(run.cache.engines)
     lower: Sequence[Any] = ()
-    parse = partial(parse_capacity, **units)
+    parse: Callable[[str], int] = partial(parse_capacity, **units)
     if tiers and capacity != "auto":
         raise UsageError("--tiers has the capacities. Leave out --capacity.")
     if run.time.cost and tiers:
@@ -317,9 +317,9 @@ def capacity_as_written(capacity: str, trace: Any, units: dict[str, Any]) -> Ite
     except UsageError as error:
         if hint := hint_on_commas(capacity, int(trace.prompt_blocks.max(initial=1))):
             error.add_note(hint)
-        for text in names(capacity) if (TOO_SMALL in str(error) and not hint) else ():
-            blocks = None if text == "auto" else parse_capacity(text, **units)
-            if blocks is not None and text != str(blocks):
+        for text in names(capacity) if (TOO_SMALL in str(error) and not hint and capacity != "auto") else ():
+            blocks = parse_capacity(text, **units)
+            if text != str(blocks):
                 error.args = (str(error).replace(f"--capacity {blocks} {TOO_SMALL}", f"--capacity {text} ({blocks:,} blocks) {TOO_SMALL}"),)
         raise
 

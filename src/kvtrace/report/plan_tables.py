@@ -310,9 +310,8 @@ def _error_caption(part: ModelError) -> str:
     wrong = f"TTFT {part.statistic} was wrong by up to {part.error:.1%}"
     if part.step_factors is not None:
         wrong = f"measured: {_factors(part)} as long"
-    enough = (
-        f"{few} {'instance' if few == '1' else 'instances'} may be enough, {sure} {'is' if sure == '1' else 'are'} sure"
-    )
+    noun, verb = ("instance" if few == "1" else "instances"), ("is" if sure == "1" else "are")
+    enough = f"{few} {noun} may be enough, {sure} {verb} sure"
     return f"{wrong} ({part.basis}): {seconds(part.ttft_low)} s to {high}; {enough}"
 
 

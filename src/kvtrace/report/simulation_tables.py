@@ -10,10 +10,10 @@ import io
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
-from math import lcm
+from math import lcm, nan
 from typing import Any, BinaryIO
 
-from .._base.results import column, columns_in, varies
+from .._base.results import as_json, column, columns_in, varies
 from .._base.tables import TextTable, cell, csv_text
 from .._base.units import GIB
 from ..cache.simulation import ROOTS_FIRST, SCHEMA, Simulation, evicts_roots_first, gap_to
@@ -273,7 +273,7 @@ def compare_loops(results: list[dict[str, Any]]) -> None:
 
 def _add_difference(before: dict[str, Any], row: dict[str, Any]) -> None:
     keys = [keys for keys, _ in LOOP_FIGURES.values() if keys[0] in row and keys[0] != "requests"]
-    row["difference"] = {"_".join(keys): _value(row, keys) - _value(before, keys) for keys in keys}
+    row["difference"] = as_json({"_".join(keys): _value(row, keys) - _value(before, keys) for keys in keys})
 
 
 def compare_fleets(results: list[dict[str, Any]]) -> None:
@@ -351,13 +351,13 @@ def _loop_table(before: dict[str, Any], row: dict[str, Any], *, many: bool) -> T
     return table
 
 
-def _figure(text: str, value: float) -> str:
-    """A figure in a form; - for NaN, which is not known."""
-    return text.format(value) if value == value else "-"
+def _figure(text: str, value: float | None) -> str:
+    """A figure in a form; - for None and NaN, which are not known."""
+    return "-" if value is None or value != value else text.format(value)
 
 
 def _value(row: dict[str, Any], keys: tuple[str, ...]) -> float:
     value: Any = row
     for key in keys:
         value = value[key]
-    return float(value)
+    return nan if value is None else float(value)

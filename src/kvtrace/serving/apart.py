@@ -20,7 +20,7 @@ from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .disaggregated import DisaggregatedRun, serve_workers
-from .disaggregation import Disaggregation
+from .disaggregation import Disaggregation, Granularity
 from .instances import Cost, Timeline, entered_s, make_router, priorities
 from .lanes import ClosedLoop
 from .models.shape import ModelShape
@@ -57,6 +57,10 @@ def serve_apart(
     shape: ModelShape | None = None,
     bytes_per_token: float = 0.0,
     max_local_prefill_length: int | None = None,
+    max_prefill_queue_size: int | None = None,
+    router_conditional_disagg_config: str | None = None,
+    granularity: Granularity | None = None,
+    layers: int | None = None,
     api_servers: int | None = None,
     loop: ClosedLoop | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -71,6 +75,11 @@ def serve_apart(
         bytes_per_token: Bytes of a prompt token.
         max_local_prefill_length: With vLLM: the most prompt tokens without a hit there that a decode worker computes
             itself (Dynamo's name; llm-d's nonCachedTokens is one more). None: it computes none.
+        max_prefill_queue_size: With vLLM: the requests that wait for a prefill worker, from which on decode workers
+            compute prompts themselves (Dynamo's name). None: it is not looked at.
+        router_conditional_disagg_config: With vLLM: Dynamo's conditional disaggregation (deciders.py).
+        granularity: When a KV cache is sent: "prompt", "chunk" or "layer"; None: as the engine does.
+        layers: Layers of the model, with "layer"; the default is the shape's.
         api_servers: Servers that take the requests, one after another each; the default is one for each prefill rank.
         loop: Run the trace in this closed loop.
         on_progress: Receives the number of requests served since its last call.
@@ -92,11 +101,12 @@ def serve_apart(
     require_known(trace, trace.meta, "the outcome of a simulation in time", PREFIXES, OUTPUTS)
     kinds = Disaggregation(
         prefill.workers, decode.workers, decode.router, decode.setting.capacity,
-        max_local_prefill_length=max_local_prefill_length,
+        max_local_prefill_length=max_local_prefill_length, max_prefill_queue_size=max_prefill_queue_size,
+        router_conditional_disagg_config=router_conditional_disagg_config, kv_transfer_granularity=granularity,
     )  # fmt: skip
 
     def build(played: Trace) -> ApartWorkers:
-        return _built(played, prefill, decode, link, shape, bytes_per_token, kinds, api_servers)
+        return _built(played, prefill, decode, link, shape, bytes_per_token, kinds, api_servers, layers)
 
     return serve_workers(trace, build, loop, on_progress=on_progress)
 
@@ -134,17 +144,22 @@ def engine_workers(
 
 def _built(
     trace: Trace, prefill: Workers, decode: Workers, link: Link, shape: ModelShape | None, bytes_per_token: float,
-    kinds: Disaggregation, api_servers: int | None,
+    kinds: Disaggregation, api_servers: int | None, layers: int | None = None,
 ) -> ApartWorkers:  # fmt: skip
     """The compiled workers."""
-    from .core.apart import ApartServing, Links
+    from .core.apart import ApartServing, Decider, Links
     from .core.instance import Requests
 
     engine = prefill.setting.engine
     if decode.setting.engine != engine:
         raise UsageError("Prefill and decode workers must have one engine.")
-    if kinds.max_local_prefill_length is not None and engine in EARLY:
-        raise UsageError("SGLang's decode workers compute no prompts. Leave out --max-local-prefill-length.")
+    if kinds.decides and engine in EARLY:
+        raise UsageError(f"SGLang's decode workers compute no prompts. Leave out {kinds.decides}.")
+    if kinds.conditional and "sglang-cache-aware" in (prefill.router, decode.router):
+        raise UsageError(
+            "--router-conditional-disagg-config does not go with --router sglang-cache-aware, which learns of each "
+            "request that it is asked for. Try another router."
+        )
     ones = np.ones(len(trace), dtype=np.int64)
     kept = {name: column for name, column in trace.extra.items() if name == "priority"}
     prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra=kept)
@@ -161,11 +176,24 @@ def _built(
         sizes, each = shape.fetched_bytes(tokens), float(shape.fetched_bytes(2) - shape.fetched_bytes(1))
     place = np.concatenate([np.arange(one.workers * one.ranks) % one.workers for one in (prefill, decode)])
     links = Links(place, prefill.workers, decode.workers, link.seconds_per_byte, link.latency_s)
-    local = -1 if kinds.max_local_prefill_length is None else kinds.max_local_prefill_length
+    early = engine in EARLY
+    granularity = kinds.kv_transfer_granularity or ("chunk" if early else "prompt")
+    if granularity == "layer":
+        known = shape or decode.shape
+        layers = layers or (known.layers if known else None)
+        if not layers:
+            raise UsageError("--kv-transfer-granularity layer needs a --model, which has the number of layers.")
+    else:
+        layers = 1 if granularity == "chunk" and not early else 0
+    rules = {"most_local": kinds.max_local_prefill_length, "most_queued": kinds.max_prefill_queue_size}
+    if kinds.conditional:
+        rules |= kinds.conditional.terms | {
+            "prefill_tokens": prefill.own_scheduler.limits.step_tokens, "decode_blocks": decode.setting.capacity
+        }  # fmt: skip
     serving = ApartServing(
         [side.instances for side in sides], [side.router for side in sides], requests,
         [side.requests for side in sides], [prefill.setting.capacity, decode.setting.capacity], links, (sizes, each),
-        (engine in EARLY, local),
+        (early, not early and granularity != "prompt", granularity != "prompt", layers), Decider(**rules),
     )  # fmt: skip
     decode.own_scheduler.receive(sides[1].instances)
     return ApartWorkers(prefill, decode, kinds, sides, serving, links, requests, front)
@@ -266,5 +294,5 @@ class ApartWorkers:
             "prefilled_s": np.asarray(run.computed), "transfer_begin_s": np.asarray(run.begun),
             "transfer_end_s": arrived, "ready_s": arrived, "released_s": arrived,
             "decode_started_s": second["started"], "decode_hit_blocks": held,
-            "link_bytes": (tuple(np.asarray(self.links.sent).tolist()), tuple(np.asarray(self.links.received).tolist())),
+            "link_bytes": tuple(tuple(np.asarray(side).tolist()) for side in (self.links.sent, self.links.received)),
         }  # fmt: skip

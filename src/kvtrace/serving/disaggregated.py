@@ -95,7 +95,7 @@ class DisaggregatedRun(ServingRun):
 
     @property
     @column(
-        "handoff p50", ".1f", unit=" ms", scale=1000, rank=2, place=22, value=quantiles_of,
+        "handoff p50", ".1f", unit=" ms", none="-", scale=1000, rank=2, place=22, value=quantiles_of,
         parts={("p50",): "handoff p50"}, meaning=HANDOFF,
     )  # fmt: skip
     def handoff_s(self) -> np.ndarray:
@@ -107,8 +107,8 @@ class DisaggregatedRun(ServingRun):
     @property
     @column()
     def transfer_tokens(self) -> int:
-        """Prompt tokens whose KV cache was sent: those that the decode worker did not hold, with Dynamo in whole blocks,
-        or whole prompts in its mode full_prompt.
+        """Prompt tokens whose KV cache was sent: those that the decode worker did not hold. Dynamo sends whole blocks
+        of them, or whole prompts.
         """
         sent, tokens, size = ~np.isnan(self.transfer_begin_s), self.trace.input_length, self.trace.block_size
         if self.setting.engine != "dynamo":
@@ -118,7 +118,7 @@ class DisaggregatedRun(ServingRun):
         return int(size * (-(-np.maximum(tokens, 1) // size) - self.decode_hit_blocks)[sent].sum())
 
     @property
-    @column("E2E p50", ".2f", unit=" s", place=22, rank=2, value=quantiles_of, parts=E2E, meaning=E2E_MEANING)
+    @column("E2E p50", ".2f", unit=" s", none="-", place=22, rank=2, value=quantiles_of, parts=E2E, meaning=E2E_MEANING)
     def e2e_s(self) -> np.ndarray:
         """Time from arrival to the last token, of the requests that were served."""
         return super().e2e_s

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from .._base.errors import UsageError, wrong_word
 from .._base.options import option
 from .._base.units import size_bytes
+from .deciders import ConditionalDisagg
 from .deployment import TIME
 from .fleet_schedule import MAX_INSTANCES
 from .routers import RouterName, check_router
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 TransferTiming = Literal["full_prompt", "destination_missing"]
 TIMINGS: tuple[TransferTiming, ...] = ("full_prompt", "destination_missing")
+Granularity = Literal["prompt", "chunk", "layer"]
+GRANULARITIES: tuple[Granularity, ...] = ("prompt", "chunk", "layer")
 
 
 def bytes_per_second(text: str) -> float:
@@ -75,14 +78,28 @@ class Disaggregation:
         None, "Bytes of a token in a KV transfer.  [default: those of --model]", metavar="N", minimum=1, group=TIME,
     )  # fmt: skip
     kv_transfer_timing_mode: TransferTiming | None = option(
-        None, "With dynamo, what a KV transfer carries: full_prompt, or destination_missing, the tokens that the decode "
-        "worker does not hold, which other engines send.  [default: full_prompt]", choices=TIMINGS, metavar="MODE",
-        group=TIME,
+        None, "With dynamo, what a KV transfer carries: full_prompt, or destination_missing, the tokens that the "
+        "decode worker does not hold, which other engines send.  [default: full_prompt]", choices=TIMINGS,
+        metavar="MODE", group=TIME,
     )  # fmt: skip
 
+    kv_transfer_granularity: Granularity | None = option(
+        None, "With vllm and sglang, when a KV cache is sent: when its prompt is computed (prompt), each chunk "
+        "when it is computed, or each layer of a chunk.  [default: prompt; with sglang chunk]",
+        choices=GRANULARITIES, metavar="WHEN", group=TIME,
+    )  # fmt: skip
     max_local_prefill_length: int | None = option(
         None, "With vllm: a decode worker computes a prompt itself that has at most N tokens without a hit there. "
         "Dynamo's name; llm-d's nonCachedTokens is N + 1.", metavar="N", minimum=0, group=TIME,
+    )  # fmt: skip
+    max_prefill_queue_size: int | None = option(
+        None, "With vllm: a decode worker computes prompts itself while N requests or more wait for a prefill worker. "
+        "Dynamo's name.", metavar="N", minimum=0, group=TIME,
+    )  # fmt: skip
+    router_conditional_disagg_config: str | None = option(
+        None, "With vllm, and in place of these two: Dynamo's conditional disaggregation. "
+        "Example: policy=isl_or_load,eff_isl_threshold=2048,prefill_busy_threshold=1.", metavar="NAME=VALUE,...",
+        group=TIME,
     )  # fmt: skip
     prefill_options: str | None = option(
         None, "Options of the engine's serve command in which prefill workers differ. Example: '-tp 4'.",
@@ -102,8 +119,17 @@ class Disaggregation:
         if self.prefill_workers is None and any(value != default for value, default in self._others()):
             raise UsageError("Options of prefill and decode workers need --prefill-workers and --decode-workers.")
         self._check_numbers()
+        others = (self.max_local_prefill_length, self.max_prefill_queue_size)
+        if self.conditional is not None and others != (None, None):
+            raise UsageError(
+                "--router-conditional-disagg-config does not go with --max-local-prefill-length and "
+                "--max-prefill-queue-size, which are another router's. Leave out one of them."
+            )
         if self.kv_transfer_timing_mode not in (None, *TIMINGS):
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
+
+        if self.kv_transfer_granularity not in (None, *GRANULARITIES):
+            raise wrong_word(self.kv_transfer_granularity, "a value of --kv-transfer-granularity", GRANULARITIES)
 
     def _check_numbers(self) -> None:
         for name, number in (("prefill-workers", self.prefill_workers), ("decode-workers", self.decode_workers)):
@@ -113,8 +139,10 @@ class Disaggregation:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
-        if self.max_local_prefill_length is not None and self.max_local_prefill_length < 0:
-            raise UsageError("--max-local-prefill-length must be at least 0.")
+        for name in ("max_local_prefill_length", "max_prefill_queue_size"):
+            number = getattr(self, name)
+            if number is not None and number < 0:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 0.")
         if self.kv_transfer_bandwidth is not None and not 0 < self.kv_transfer_bandwidth < inf:
             raise UsageError("--kv-transfer-bandwidth must be above 0, and finite.")
         if not 0 <= self.kv_transfer_latency_s < inf:
@@ -126,8 +154,23 @@ class Disaggregation:
             (self.decode_router, None), (self.decode_capacity, None), (self.kv_transfer_bandwidth, None),
             (self.kv_transfer_latency_s, 0.0), (self.kv_transfer_bytes_per_token, None),
             (self.kv_transfer_timing_mode, None), (self.max_local_prefill_length, None),
+            (self.kv_transfer_granularity, None), (self.max_prefill_queue_size, None),
+            (self.router_conditional_disagg_config, None),
             (self.prefill_options, None), (self.decode_options, None),
         ]  # fmt: skip
+
+    @property
+    def conditional(self) -> ConditionalDisagg | None:
+        """Dynamo's conditional disaggregation; UsageError if an option is not valid."""
+        text = self.router_conditional_disagg_config
+        return None if text is None else ConditionalDisagg.of(text)
+
+    @property
+    def decides(self) -> str | None:
+        """The first option that can keep a prompt on its decode worker."""
+        names = ("max_local_prefill_length", "max_prefill_queue_size", "router_conditional_disagg_config")
+        first = next((name for name in names if getattr(self, name) is not None), None)
+        return first and f"--{first.replace('_', '-')}"
 
     @property
     def workers(self) -> tuple[int, int]:

@@ -61,20 +61,24 @@ def dynamo_workers(
         )
     if disaggregation.seconds_per_token and disaggregation.kv_transfer_latency_s:
         raise UsageError("Dynamo's replay has a latency or a bandwidth of KV transfers, not both. Leave out one.")
-    if disaggregation.max_local_prefill_length is not None:
-        raise UsageError("Dynamo's replay sends each prompt to a prefill worker. Leave out --max-local-prefill-length.")
+    if disaggregation.decides:
+        raise UsageError(f"Dynamo's replay sends each prompt to a prefill worker. Leave out {disaggregation.decides}.")
+    if disaggregation.kv_transfer_granularity not in (None, "prompt"):
+        raise UsageError("Dynamo's replay sends a KV cache when its prompt is computed. Use the granularity prompt.")
     if disaggregation.prefill or disaggregation.decode:
         raise UsageError("Dynamo's mocked workers have no deployments of their own. Leave out prefill and decode.")
     decoding = decode_scheduler or scheduler
     if scheduler.aic_nextn or decoding.aic_nextn or setting.drafting:
         raise UsageError("Multi-token prediction is not simulated on prefill and decode workers. Leave out aic_nextn.")
+    if max(scheduler.dp_size, decoding.dp_size) > 1:
+        raise UsageError("Prefill and decode workers with several ranks are not modelled. Leave out dp_size.")
     prefills, decodes = disaggregation.workers
     caches = (setting.capacity, disaggregation.decode_capacity or setting.capacity)
     demand = demand or block_demand(trace, *setting.demand_options)
     tokens, output = scheduler.lengths(demand.trace)
     blocks, most = (-(-count // trace.block_size) for count in (tokens, tokens + output - 1))
     needs = np.where((blocks <= caches[1]) & (most > caches[1]), caches[0] + 1, 0)  # an output that does not fit
-    sides = []
+    silent, sides = (demand.trace.output_length <= 0).astype(np.uint8), []
     for role, count, capacity, kind, outputs, name, steps in (
         ("prefill", prefills, caches[0], DynamoPrefill, np.ones_like(output), router, scheduler),
         ("decode", decodes, caches[1], DynamoDecode, output, disaggregation.decode_router or router, decoding),
@@ -83,6 +87,8 @@ def dynamo_workers(
         engines = [steps.engine(replace(setting, capacity=capacity), demand, ()) for _ in range(count)]
         terms = cost.terms_ms(capacity * trace.block_size)
         workers = [kind(engine, requests, terms, steps.as_vllm.kernel_limits(engine)) for engine in engines]
+        for worker in workers:
+            worker.silent = silent
         winner = None if winners is None else winners[role == "decode"]
         sides.append((requests, workers, _router(name, trace, engines, requests, demand, router_seed, winner, role)))
     (prefilled, first, chooser), (decoded, second, decode_chooser) = sides

@@ -393,6 +393,8 @@ class InstanceGroup:
         requests = Requests(entered_s(trace, self.front(trace)), tokens, output, needs, priorities(trace))
         if self.spans is not None:
             require_own_tiers(self.tiers)
+            if getattr(self.scheduler, "dp_size", 1) > 1:
+                raise UsageError("--fleet does not support workers with several ranks. Leave out dp_size.")
         per_host = min(self.instances_per_host or self.count, self.count)
         engines = self.scheduler.engines(self.setting, demand, self.tiers, self.count, per_host)
         terms = self.cost.terms(self.setting.capacity * trace.block_size)

@@ -156,6 +156,11 @@ def ranks_of(
     size = deployment.data_parallel_size
     if size == 1:
         return instances or 1, router or "round-robin"
+    if instances is not None and instances > 1 and deployment.engine == "dynamo":
+        raise UsageError(
+            f"--instances and --data-parallel-size cannot both be above 1. For {instances} workers of {size} ranks "
+            f"each, give --instances {instances * size} --scheduler dp_size={size}."
+        )
     if instances is not None and instances > 1:
         raise UsageError(
             f"--instances and --data-parallel-size cannot both be above 1 yet. For one router over all ranks, give "

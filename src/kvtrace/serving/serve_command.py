@@ -219,10 +219,8 @@ def worker_options(deployment: Deployment, text: str, kind: str) -> ServeCommand
         raise UsageError(f"--{kind}-options cannot name another model. Leave it out.")
     if unknown := [name for name in command.stated.get("not_modelled", ()) if name not in OF_THE_TRANSFER]:
         raise UsageError(f"--{kind}-options: {unknown[0]} is not modelled. Leave it out.")
-    return replace(
-        command,
-        stated={name: value for name, value in command.stated.items() if name not in ("engine", "not_modelled")},
-    )
+    stated = {name: value for name, value in command.stated.items() if name not in ("engine", "not_modelled")}
+    return replace(command, stated=stated)
 
 
 def _of_a_rank(stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -155,14 +155,14 @@ class ServingRun(FleetSimulation):
         return served_only(self.started_s - self.trace.timestamp / 1000)
 
     @property
-    @column("TTFT p50", ".3f", unit=" s", place=21, value=quantiles_of, parts=TTFT, meaning=TTFT_MEANING)
+    @column("TTFT p50", ".3f", unit=" s", none="-", place=21, value=quantiles_of, parts=TTFT, meaning=TTFT_MEANING)
     def ttft_s(self) -> np.ndarray:
         """Time to first token, from arrival, of the requests that were served."""
         return served_only(self.first_s - self.trace.timestamp / 1000)
 
     @property
     @column(
-        "TPOT p50", ".1f", unit=" ms", scale=1000, rank=2, place=22, value=quantiles_of, parts=TPOT,
+        "TPOT p50", ".1f", unit=" ms", none="-", scale=1000, rank=2, place=22, value=quantiles_of, parts=TPOT,
         meaning="time per output token, the median over the requests",
     )  # fmt: skip
     def tpot_s(self) -> np.ndarray:

@@ -47,18 +47,50 @@ class Links:
         return end + self.latency
 
 
+class Decider:
+    """The rules by which a decode worker computes a prompt itself (serving/deciders.py); None: a rule is not used."""
+
+    def __init__(self, most_local=None, most_queued=None, by_length=False, by_load=False, eff_isl_threshold=0,
+                 eff_isl_ratio_threshold=0.0, prefill_busy_threshold=0.0, decode_busy_threshold=0.0, prefill_tokens=0,
+                 decode_blocks=0, policy=None):  # fmt: skip
+        self.most_local = -1 if most_local is None else most_local
+        self.by_queue, self.most_queued = most_queued is not None, most_queued or 0
+        self.by_length, self.by_load = by_length, by_load
+        self.threshold, self.ratio = eff_isl_threshold, eff_isl_ratio_threshold
+        self.busy_tokens = prefill_busy_threshold * prefill_tokens
+        self.busy_blocks = decode_busy_threshold * decode_blocks
+        self.peeks = by_length or by_load
+        self.used = self.peeks or self.by_queue or most_local is not None
+
+    def keeps(self, tokens, fresh, queued, prefill_tokens, blocks):
+        """Whether a prompt with so many tokens, of which `fresh` do not hit, stays at its decode worker.
+
+        `queued` requests wait for a prefill worker. The prefill worker that the router would take has prompts of
+        `prefill_tokens` to compute; the decode worker would have `blocks` of prompts.
+        """
+        keeps: cython.bint
+        if not self.peeks:
+            return fresh <= self.most_local or (self.by_queue and queued >= self.most_queued)
+        keeps = self.by_length and fresh < self.threshold and fresh < self.ratio * max(tokens, 1)
+        return (keeps or (self.by_load and prefill_tokens > self.busy_tokens)) and blocks <= self.busy_blocks
+
+
 class ApartServing(InterleavedServing):
     """Serving simulation with workers of two kinds.
 
     `requests` has the arrivals at the first engine; each kind of worker has Requests of its own, in which `arrival` is
     when one of its workers gets the request. Early: a request goes to both workers at once, and its prompt is computed
     when the decode worker has room for it (SGLang); else it goes to the decode worker when its prompt is computed, and
-    its KV cache moves when the decode worker has room (vLLM).
+    its KV cache moves when the decode worker has room (vLLM). With `chunks`, a chunk moves as soon as it is computed
+    (SGLang). With `layers`, what a step of a prefill worker computes moves in so many parts, one after another, during
+    the step. Push: a request goes to both workers at once, and what is computed moves once the decode worker has room.
 
-    A decode worker computes a prompt itself if at most `most_local` of its tokens do not hit there (-1: none).
+    A decode worker computes a prompt itself if the decider says so.
     """
 
-    def __init__(self, workers, routers, requests: Requests, kinds, capacities, links: Links, transfer, rules):
+    def __init__(
+        self, workers, routers, requests: Requests, kinds, capacities, links: Links, transfer, rules, decider: Decider
+    ):  # fmt: skip
         instance: Instance
         prefill, decode = workers
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
@@ -67,7 +99,12 @@ class ApartServing(InterleavedServing):
         self.prefills, self.decodes = kinds
         self.links, self.prefillers = links, len(prefill)
         self.size, self.token_bytes = np.ascontiguousarray(transfer[0], dtype=np.float64), transfer[1]
-        self.early, self.most_local = rules
+        self.early, self.push, self.chunks, self.layers = rules
+        self.parts, self.reserved = [], np.zeros(rows, dtype=np.uint8)
+        self.ready = np.zeros(rows)
+        self.decider, self.queued = decider, []
+        self.brought, self.blocks_of = np.zeros((2, rows), dtype=np.int64)
+        self.uncomputed, self.prompt_blocks = np.zeros((2, len(self.instances)), dtype=np.int64)
         self.local = np.zeros(rows, dtype=np.int64)
         self.sender, self.receiver = np.full((2, rows), NOBODY, dtype=np.int64)
         self.left = np.zeros(rows)
@@ -114,8 +151,20 @@ class ApartServing(InterleavedServing):
         self.noted.append(row)
         return self.at(seconds, kind, len(self.noted) - 1)
 
+    def compute(self, row, begin, end, before, after):
+        """A step of a prefill worker computes tokens of a prompt, a layer after another, from a time to another."""
+        i: cython.int
+        share: cython.double
+        for i in range(1, self.layers + 1):
+            share = cython.cast(cython.double, i) / self.layers
+            self.parts.append((row, before + share * (after - before)))
+            self.at(begin + share * (end - begin), LAYER, len(self.parts) - 1)
+        return 0
+
     def happen(self, seconds, kind, row):
         instance: Instance
+        if kind == LAYER:
+            return self._take_part(row, seconds)
         row = self.noted[row]
         if kind == ARRIVES:
             if self.lanes.next_arrival() <= seconds:
@@ -124,6 +173,8 @@ class ApartServing(InterleavedServing):
                     self.lanes.complete(row, seconds)
                 self._plan_arrival()
         elif kind == COMPUTED and row < 0:
+            if not self.chunks:
+                return 0
             row = ~row
             instance = self.instances[self.sender[row]]
             self._move(
@@ -132,27 +183,32 @@ class ApartServing(InterleavedServing):
             )  # fmt: skip
         elif kind == COMPUTED:
             self.computed[row] = seconds
-            if self.early:
+            self.uncomputed[self.sender[row]] -= self.brought[row]
+            if self.reserved[row]:
                 self._move(row, self.left[row], seconds, True)
-            else:
+            elif not self.push:
                 self._send_to_decode(row, seconds)
         elif kind == RESERVED:
-            instance = self.instances[self.receiver[row]]
+            self.reserved[row] = True
             self.left[row] = max(0.0, self.size[row] - self.token_bytes * self.decodes.cached[row])
             if self.early:
                 instance = self.instances[self.sender[row]]
                 instance.admit(row, self.decodes.cached[row], seconds)
-            else:
+            elif self.computed[row] == self.computed[row]:  # not NaN
                 self._move(row, self.left[row], seconds, True)
+            elif self.ready[row] > 0:
+                self._move_computed(row, self.ready[row], seconds)
         elif kind == MOVED:
             self.arrived[row] = seconds
             instance = self.instances[self.sender[row]]
             instance.moved(row, seconds)
             instance = self.instances[self.receiver[row]]
             instance.moved(row, seconds)
-        elif self.lanes is not None:
-            self.lanes.complete(row, seconds)
-            self._plan_arrival()
+        else:
+            self.prompt_blocks[self.receiver[row]] -= self.blocks_of[row]
+            if self.lanes is not None:
+                self.lanes.complete(row, seconds)
+                self._plan_arrival()
         return 0
 
     def _plan_arrival(self):
@@ -172,13 +228,58 @@ class ApartServing(InterleavedServing):
             self._send_to_decode(row, at)
             self._send_to_prefill(row, at)
         else:
-            if self.most_local >= 0:
-                self._choose_decode(row, at)
-                if self.local[row]:
-                    self._send_to_decode(row, at)
-                    return True
-            self._send_to_prefill(row, at)
+            self.local[row] = self.decider.used and self._keeps(row, at)
+            if self.local[row] or self.push:
+                self._send_to_decode(row, at)
+            if not self.local[row]:
+                self._send_to_prefill(row, at)
         return True
+
+    def _keeps(self, row, at):
+        """Whether a decode worker computes the prompt: the one that the request is sent to, or would be."""
+        engine: Engine
+        decider = self.decider
+        place: cython.int
+        prefill_tokens: cython.longlong = 0
+        tokens: cython.longlong = self.decodes.tokens[row]
+        size: cython.longlong
+        if decider.peeks:
+            self._count(self.decode_router, self.prefillers, at)
+            place = self.prefillers + self._peek(self.decode_router, row, self.to_decode)
+        else:  # its decode worker stays the one that was looked at
+            self._choose_decode(row, at)
+            place = cython.cast(cython.int, self.receiver[row])
+        engine = cython.cast(Instance, self.instances[place]).engine
+        size = engine.context.trace.block_size
+        if decider.by_load:
+            self._count(self.router, 0, at)
+            prefill_tokens = self.uncomputed[self._peek(self.router, row, self.to_prefill)]
+        return decider.keeps(
+            tokens, tokens - engine.peek(row) * size, self._queued(at) if decider.by_queue else 0, prefill_tokens,
+            self.prompt_blocks[place] + (tokens + size - 1) // size,
+        )  # fmt: skip
+
+    def _queued(self, at):
+        """The requests that wait for a prefill worker: no step there has them."""
+        row: cython.Py_ssize_t
+        waiting: list = []
+        for item in self.queued:
+            row = item
+            if not self.prefills.started[row] <= at:  # NaN: not yet
+                waiting.append(row)
+        self.queued = waiting
+        return len(waiting)
+
+    def _peek(self, router: Router, row, turn):
+        """The worker that a router would take; it forgets that it was asked."""
+        chosen: cython.int
+        place: cython.Py_ssize_t = router.place
+        last: cython.Py_ssize_t = router.last_turn
+        router.turn = turn
+        chosen = router.send(row)
+        router.sent[chosen] -= 1
+        router.place, router.last_turn = place, last
+        return chosen
 
     def _send_to_prefill(self, row, at):
         instance: Instance
@@ -188,21 +289,28 @@ class ApartServing(InterleavedServing):
         self.sender[row] = self.router.send(row)
         self.prefills.arrival[row], self.prefills.instance[row] = at, cython.cast(cython.int, self.sender[row])
         instance = self.instances[self.sender[row]]
+        if self.decider.by_queue:
+            self.queued.append(row)
+        if self.decider.by_load:
+            self.brought[row] = self.prefills.tokens[row] - (
+                instance.engine.peek(row) * instance.engine.context.trace.block_size
+            )
+            self.uncomputed[self.sender[row]] += self.brought[row]
         instance.send(row)
         return 0
 
     def _choose_decode(self, row, at):
-        engine: Engine
         place: cython.int
+        engine: Engine
         self._count(self.decode_router, self.prefillers, at)
         self.decode_router.turn = self.to_decode
         self.to_decode += 1
         place = self.decode_router.send(row)
         self.receiver[row], self.decodes.instance[row] = self.prefillers + place, place
-        if self.most_local >= 0:
-            engine = cython.cast(Instance, self.instances[self.receiver[row]]).engine
-            hits: cython.longlong = engine.peek(row) * engine.context.trace.block_size
-            self.local[row] = self.decodes.tokens[row] - hits <= self.most_local
+        engine = cython.cast(Instance, self.instances[self.receiver[row]]).engine
+        size: cython.longlong = engine.context.trace.block_size
+        self.blocks_of[row] = (self.decodes.tokens[row] + size - 1) // size
+        self.prompt_blocks[self.receiver[row]] += self.blocks_of[row]
         return 0
 
     def _send_to_decode(self, row, at):
@@ -213,6 +321,19 @@ class ApartServing(InterleavedServing):
         instance = self.instances[self.receiver[row]]
         instance.send(row)
         return 0
+
+    def _take_part(self, part, at):
+        """Some layers of a step are computed."""
+        row: cython.Py_ssize_t
+        tokens: cython.double
+        row, tokens = self.parts[part]
+        self.ready[row] = max(self.ready[row], tokens)
+        return self._move_computed(row, tokens, at) if self.reserved[row] else 0
+
+    def _move_computed(self, row, tokens, at):
+        """Send what is computed of a KV cache: as much as so many prompt tokens have."""
+        size: cython.double = self.left[row] - self.token_bytes * (self.prefills.tokens[row] - tokens)
+        return self._move(row, size, at, False) if size > 0 else 0
 
     def _move(self, row, size, at, is_last):
         """Send a part of a KV cache; after the last one, its place is free and the decode worker has it."""
@@ -249,8 +370,7 @@ class ApartServing(InterleavedServing):
 # output token. A request that was preempted computes its prompt there. A prefill worker serves requests of one output
 # token, and keeps their blocks until they are read. A worker process reports a read that has ended with the next step
 # that it begins, and the scheduler learns of it with that step's output. An engine with nothing to compute looks for it
-# each millisecond. Not modelled: with asynchronous scheduling, the blocks of a preempted request are free only when the
-# step in flight has ended.
+# each millisecond.
 #
 # Checked against vLLM's own schedulers and connector: tests/clients/test_vllm_apart.py.
 
@@ -265,12 +385,12 @@ class VllmWorker(HoldingInstance):
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
         HoldingInstance.__init__(self, engine, requests, cost, limits, log)
         self.come, self.reported = [], []
-        self.ready = 0
+        self.ready = self.unfit = 0
         self.idle_since = 0
 
     def join(self, group, prefills):
         VllmInstance.join(self, group, prefills)
-        self.local = group.local
+        self.local, self.sends_parts = group.local, group.layers > 0
 
     def settle(self):
         """The run is over: nothing is planned that would report the last reads."""
@@ -293,6 +413,13 @@ class VllmWorker(HoldingInstance):
     def _must_plan(self):
         return self.come or self.reported or self.ready or VllmInstance._must_plan(self)
 
+    def _may_admit(self):
+        """Also a request that has its KV cache, and did not fit."""
+        decodes: cython.longlong = self.count - self.draining
+        if self.unfit and self.count < self.limits.requests and decodes < self.limits.step_tokens:
+            return True
+        return VllmInstance._may_admit(self)
+
     def _plan(self):
         begun: cython.double = self.now
         VllmInstance._plan(self)
@@ -308,7 +435,17 @@ class VllmWorker(HoldingInstance):
         return 0
 
     def _execute(self, seconds, first, last):
+        i: cython.int
+        row: cython.Py_ssize_t
+        begin: cython.double = max(self.now, self.free_at)
         reported: list = self.reported
+        if self.role != DECODES and self.sends_parts:
+            for i in range(self.parts):
+                row = self.part_row[i]
+                self.group_of_workers.compute(
+                    row, begin, begin + seconds, self.requests.computed[row] - self.part_chunk[i],
+                    self.requests.computed[row],
+                )  # fmt: skip
         self.reported, self.come = self.come, []
         if not self.limits.asynchronous:
             reported, self.reported = self.reported, []
@@ -351,11 +488,13 @@ class VllmWorker(HoldingInstance):
         requests: Requests = self.requests
         self.stage[row] = READ
         self.ready -= 1
+        self.unfit += 1
         self.paged.publish(row, requests.tokens[row] - self.ahead)
         requests.computed[row] = min(requests.tokens[row], requests.goal[row] - 1)
         return 0
 
     def _begin(self, row, computed):
+        self.unfit -= self.stage[row] == READ
         self.requests.started[row] = max(self.now, self.free_at)
         if self.local[row]:
             self.requests.cached[row] = computed
@@ -386,13 +525,14 @@ class SglangApart(SglangPrefill):
 
     def join(self, group, prefills):
         SglangPrefill.join(self, group, prefills)
+        self.sends_parts = group.layers > 0
         rows: cython.Py_ssize_t = self.requests.tokens.shape[0]
         self.incoming, self.moving, self.joining, self.offloaded = [], [], [], []
-        self.progress, self.sent = np.zeros(rows, dtype=np.int8), np.zeros(rows, dtype=np.int64)
+        self.progress, self.sent = np.zeros((2, rows), dtype=np.int64)
         self.admitted = self.arrived = 0
         self.buffers, self.still = 2 * self.limits.seats, False
         if self.role == PREFILLS:
-            self.limit[:] = 1
+            self.limit = np.ones(rows, dtype=np.int64)
         elif self.limits.seats <= FEW:
             self.vacant += 2 * self.limits.seats
 
@@ -437,38 +577,37 @@ class SglangApart(SglangPrefill):
 
     def _begin_prefills(self):
         """Requests for which the decode worker has pages enter the queue, in order of arrival."""
-        row: cython.Py_ssize_t
-        stay: list = []
+        row: cython.Py_ssize_t = 0
         if not self.still:
             self._leave()
-        if not self.admitted or not self.buffers:
-            return 0
-        for item in self.incoming:
-            row = item
-            if self.progress[row] == HAS_ROOM and self.buffers > 0:
-                self.buffers -= 1
+        while self.admitted and self.buffers and row >= 0:
+            row = self._take_out(self.incoming, HAS_ROOM)
+            if row >= 0:  # else the worker has not seen it yet
                 self.admitted -= 1
+                self.buffers -= 1
                 SglangPrefill._wait(self, row)
-            else:
-                stay.append(row)
-        self.incoming = stay
         return 0
+
+    def _take_out(self, rows: list, progress):
+        """Take the first request of such a progress out of a list; -1 without one."""
+        i: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        for i in range(len(rows)):
+            row = rows[i]
+            if self.progress[row] == progress:
+                del rows[i]
+                return row
+        return -1
 
     def _leave(self):
         """Prompts that have arrived are inserted once more, and give back their pages and seats."""
         row: cython.Py_ssize_t
-        stay: list = []
-        if not self.arrived:
-            return 0
-        for item in self.moving:
-            row = item
-            if self.progress[row] != HAS_COME:
-                stay.append(row)
-                continue
+        while self.arrived:
+            row = self._take_out(self.moving, HAS_COME)
             self._publish(row, self.held[row])
             self._release(row)
             self.buffers += 1
-        self.moving, self.arrived = stay, 0
+            self.arrived -= 1
         return 0
 
     def _send_part(self, row, tokens, at):
@@ -484,23 +623,18 @@ class SglangApart(SglangPrefill):
     def _receive(self):
         """The queues of a decode worker, before it plans a batch."""
         row: cython.Py_ssize_t
-        stay: list = []
         if self.offloaded:
             self._resume()
         if not self.offloaded:
             if self.incoming:
                 self._reserve_incoming()
-            if self.arrived:
-                for item in self.moving:
-                    row = item
-                    if self.progress[row] == HAS_COME:
-                        self.buffers += 1
-                        self.entries += 1
-                        self.entered[row] = self.entries
-                        self.joining.append(row)
-                    else:
-                        stay.append(row)
-                self.moving, self.arrived = stay, 0
+            while self.arrived:
+                row = self._take_out(self.moving, HAS_COME)
+                self.arrived -= 1
+                self.buffers += 1
+                self.entries += 1
+                self.entered[row] = self.entries
+                self.joining.append(row)
         return self._join() if self.joining else 0
 
     def _resume(self):
@@ -535,7 +669,7 @@ class SglangApart(SglangPrefill):
         for i in range(self.count):
             retractable += self._known(self.running[i])
         if self.limits.by_priority:
-            self.incoming.sort(key=self._order)
+            self.incoming.sort(key=self._entry)
         for item in self.incoming:
             row = item
             if self.vacant <= 0 or self.buffers <= 0:
@@ -567,9 +701,6 @@ class SglangApart(SglangPrefill):
             self.group_of_workers.tell(RESERVED, row, self.now)
         del self.incoming[:taken]
         return 0
-
-    def _order(self, row):
-        return self._rank(row)
 
     def _entry(self, item):
         row: cython.Py_ssize_t = item

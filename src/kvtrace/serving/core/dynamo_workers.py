@@ -9,7 +9,7 @@ from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, Se
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
 from cython.cimports.kvtrace.serving.core.vllm import VllmEngineCore, VllmInstance
-from cython.cimports.libc.math import ceil, fabs, floor, fma, fmod, rint
+from cython.cimports.libc.math import ceil, fabs, floor, fma, fmod, nextafter, rint
 
 from kvtrace._base.errors import UsageError
 
@@ -46,12 +46,24 @@ def rounded(milliseconds):
     return (floor(nanos / 1e9) + fmod(nanos, 1e9) / 1e9) * 1000
 
 
+def silent_first(rows, silent):
+    """Rows with those that have no output first: they end before the others do."""
+    row: cython.Py_ssize_t
+    first: list = []
+    others: list = []
+    for item in rows:
+        row = item
+        (first if silent[row] else others).append(item)
+    return first + others
+
+
 class DynamoPrefill(VllmEngineCore):
     """A prefill worker: vLLM's steps, after which a request that has ended keeps its blocks until `give_up`."""
 
     def __init__(self, engine, requests: Requests, cost, limits):
         VllmEngineCore.__init__(self, engine, requests, cost, limits)
-        self.stalled, self.held, self.refused = False, [], []
+        self.stalled, self.instant, self.held, self.refused = False, False, [], []
+        self.silent = np.zeros(requests.tokens.shape[0], dtype=np.uint8)
 
     def give_up(self, row, at):
         """The blocks of a request are on its decode worker."""
@@ -70,12 +82,46 @@ class DynamoPrefill(VllmEngineCore):
         return self._refuse(self.now)
 
     def _schedule_waiting(self, budget):
-        """Admit requests in order; a prompt that does not fit into an empty cache leaves when it is the first."""
-        VllmEngineCore._schedule_waiting(self, budget)
-        while self.waiting and self.count < self.limits.requests and self._too_large(self.waiting[0][2]):
-            _, _, row = heappop(self.waiting)
-            self.refused.append(row)
-            VllmEngineCore._schedule_waiting(self, budget)
+        """Admit requests in order; a prompt that does not fit into an empty cache leaves when it is the first.
+
+        One without an output may find its whole prompt, and needs no token then.
+        """
+        requests: Requests = self.requests
+        cache = self.cache
+        row: cython.Py_ssize_t
+        goal: cython.longlong
+        hit: cython.longlong
+        chunk: cython.longlong
+        self.blocked = False
+        while self.waiting and self.count < self.limits.requests:
+            row = self.waiting[0][2]
+            if self._too_large(row):
+                heappop(self.waiting)
+                self.refused.append(row)
+                continue
+            goal = requests.goal[row]
+            hit = cache.find(row, goal + self.silent[row])
+            chunk = min(goal - hit, budget[0])
+            if chunk == 0 and hit < goal:
+                break
+            if cache.admission(row, hit, hit + chunk, goal, 0) != FITS:
+                self.blocked = True
+                break
+            heappop(self.waiting)
+            cache.open(row, hit)
+            requests.computed[row] = hit
+            if requests.preempted[row]:
+                requests.recomputed[row] += goal - hit
+            else:
+                requests.started[row], requests.cached[row] = self.now, hit
+                cache.hit[row] = cython.cast(cython.int, hit // self.block_size)
+            self.prefill -= hit
+            self.running[self.count] = cython.cast(cython.int, row)
+            self.count += 1
+            self._schedule(row, chunk)
+            budget[0] -= chunk
+            if budget[0] == 0 and chunk == 0:
+                break
         return 0
 
     def _too_large(self, row):
@@ -102,9 +148,12 @@ class DynamoPrefill(VllmEngineCore):
         row: cython.Py_ssize_t
         before: cython.longlong = 0
         after: cython.longlong = 0
-        count: cython.longlong = self.parts
+        count: cython.longlong = 0
         for i in range(self.parts):
             row = self.part_row[i]
+            if self.part_chunk[i] == 0:
+                continue
+            count += 1
             before += requests.computed[row]
             after += requests.computed[row] + self.part_chunk[i]
         if count == 0 or after // count == before // count:
@@ -114,11 +163,17 @@ class DynamoPrefill(VllmEngineCore):
         return rounded(polynomial(cost.prefill_square_s, cost.prefill_token_s, cost.prefill_step_s, tokens))
 
     def _learn(self, at, first, last):
-        VllmEngineCore._learn(self, at, first, last)
+        VllmEngineCore._learn(self, at, first, silent_first(last, self.silent))
         self._refuse(at)
+        if self.held and self.instant:
+            return self.serving.ended_at_once(self.place, at)
         if self.held:
             self.serving.expect_end(self.place)
         return 0
+
+    def _execute(self, seconds, first, last):
+        self.instant = seconds == 0
+        return VllmEngineCore._execute(self, seconds, first, last)
 
     def _end(self, row, at):
         """The prefill of a request has ended."""
@@ -140,6 +195,7 @@ class DynamoDecode(VllmInstance):
         self.pending, self.head, self.ready, self.arrived = [], 0, [], 0
         self.order = np.zeros(requests.tokens.shape[0], dtype=np.int64)
         self.changes, self.tried, self.tried_changes = 0, NOBODY, 0
+        self.silent = np.zeros(requests.tokens.shape[0], dtype=np.uint8)
 
     # ---- what others ask for
 
@@ -295,7 +351,7 @@ class DynamoDecode(VllmInstance):
         context: cython.double = 0
         for i in range(self.parts):
             row = self.part_row[i]
-            if requests.computed[row] + self.part_chunk[i] == requests.goal[row]:
+            if requests.computed[row] + self.part_chunk[i] == requests.goal[row] and not self.silent[row]:
                 context += requests.goal[row]
         return self._milliseconds(context) if context > 0 else 0.0
 
@@ -332,7 +388,7 @@ class DynamoDecode(VllmInstance):
         return VllmInstance._execute(self, seconds, first, last)
 
     def _learn(self, at, first, last):
-        VllmInstance._learn(self, at, first, last)
+        VllmInstance._learn(self, at, first, silent_first(last, self.silent))
         return self._end_pass()
 
     def _end_pass(self):
@@ -364,7 +420,7 @@ class DynamoServing(InterleavedServing):
         self.bytes_per_token, self.bandwidth = link["bytes_per_token"], link["bandwidth"]
         self.latency, self.missing_only = link["latency"], link["missing_only"]
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
-        self.actions, self.deferred = [], [[] for _ in self.instances]
+        self.actions, self.deferred, self.late_at = [], [[] for _ in self.instances], NEVER
         self.expected = np.full(len(self.instances), -1.0)
         self.reserved, self.transferring, self.transferred, self.activated, self.released = np.full((5, rows), np.nan)
         self.sent, self.rejected = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.uint8)
@@ -425,6 +481,8 @@ class DynamoServing(InterleavedServing):
         elif kind == TRANSFERRED:
             self.transferred[row] = seconds
             self.actions.append((ACTIVATE, row))
+        elif kind == LATE:
+            self.late_at = seconds
         elif kind == FINISHED:
             self.lanes.complete(self.finishes[row], seconds)
             self._plan_arrival()
@@ -450,6 +508,11 @@ class DynamoServing(InterleavedServing):
         prefill.held = []
         return 0
 
+    def ended_at_once(self, place, at):
+        """A step that takes no time has ended: what that asks for is done when the steps of this moment have begun."""
+        self.ended(place, at)
+        return self.at(nextafter(at, NEVER), LATE, 0)
+
     def reserved_for(self, row, fresh, at):
         """A request has the blocks of its prompt on a decode worker, so many of them empty."""
         self.reserved[row], self.sent[row] = at, fresh
@@ -461,6 +524,8 @@ class DynamoServing(InterleavedServing):
     def settle(self, seconds):
         """Do what the events of a moment ask for, and what that asks for."""
         done: cython.Py_ssize_t = 0
+        if seconds == self.late_at:
+            seconds = nextafter(seconds, 0)
         while done < len(self.actions):
             action, row = self.actions[done]
             done += 1

@@ -256,7 +256,7 @@ class SglangEventLoop(SglangApart):
             gone.append(row)
             self._drop(row, self.count)
         if self.count == 1 and not self._decode_fits():
-            raise UsageError("SGLang would abort a request that does not fit alone. Try a larger --capacity.")
+            raise UsageError("SGLang would abort a request: nothing is left to retract. Try a larger --capacity.")
         self.full = False
         for i in range(self.count):
             outputs += self.outputs[self.running[i]]
@@ -315,6 +315,12 @@ class SglangEventLoop(SglangApart):
             self.busy += self.loaded_at - self.free_at
             self.free_at = self.ends[self.side] = self.loaded_at
         self.settled, self.retried = self.kind == DECODE, False
+        if self.role == PREFILLS and self.sends_parts:
+            for i in range(self.parts):
+                row = self.batch_row[self.side, i]
+                self.group_of_workers.compute(
+                    row, begin, self.ends[self.side], self.part_before[i], self.part_before[i] + self.part_tokens[i]
+                )
         return 0
 
     def _note_loaded(self, row, before):

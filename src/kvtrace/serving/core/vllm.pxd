@@ -105,6 +105,7 @@ cdef class HoldingInstance(VllmInstance):
     cdef PagedCache paged  # the cache, as its class
     cdef list holding  # a heap like `waiting`, of requests that wait and hold blocks
     cdef signed char[::1] stage  # row -> LOADING, ARRIVED, or 0
+    cdef int[::1] launched  # row -> the last step that was planned alone and has tokens of it
     cdef long long held_order
 
     cdef long long _reach(self, Py_ssize_t row, int hits, long long goal) except? -1

@@ -749,9 +749,20 @@ class HoldingInstance(VllmInstance):
         VllmInstance.__init__(self, engine, requests, cost, limits, log)
         self.paged, self.holding, self.held_order = engine, [], 0
         self.stage = np.zeros(requests.tokens.shape[0], dtype=np.int8)
+        self.launched = np.full(requests.tokens.shape[0], -1, dtype=np.int32)
 
     def active(self):
         return len(self.waiting) + len(self.holding) + self.count
+
+    def _may_preempt(self, row):
+        """A load could fill the blocks of a request while the step before still writes them (defer_block_free)."""
+        return not (self.flying and max(self.launched[row], self.requests.sampled[row]) == self.steps - 1)
+
+    def _advance_parts(self, first, last):
+        i: cython.int
+        for i in range(self.parts):
+            self.launched[self.part_row[i]] = self.steps
+        return VllmInstance._advance_parts(self, first, last)
 
     def _reach(self, row, hits, goal):
         """The tokens that a request has with its hits and what it would load; LATER if nobody can tell yet."""

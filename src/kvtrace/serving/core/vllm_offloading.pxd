@@ -71,7 +71,6 @@ cdef class OffloadingInstance(HoldingInstance):
     cdef long long pending
     cdef int[::1] offered  # row -> leading blocks of its prompt that the tier was offered
     cdef int[::1] refused  # row -> whether the tier had no room for the next ones
-    cdef int[::1] launched  # row -> the last step with tokens of it
     cdef int[::1] fences  # physical block -> stores of ended requests that still read it
     cdef long long refusals
     # time

@@ -195,7 +195,7 @@ class OffloadingInstance(HoldingInstance):
         self.over, self.unsubmitted, self.started_loads, self.admitted = [], [], [], []
         self.flushed = []
         self.transfers, self.last_blocks = {}, {}
-        self.offered, self.new_from, self.launched, self.refused = np.zeros((4, rows), dtype=np.int32)
+        self.offered, self.new_from, self.refused = np.zeros((3, rows), dtype=np.int32)
         self.touched, self.fences = np.zeros((2, max(1, engine.queue.capacity)), dtype=np.int32)
         self.pending = self.refusals = self.plans = 0
         self.touches_fence = self.is_idle = self.quiet = False
@@ -352,10 +352,6 @@ class OffloadingInstance(HoldingInstance):
     def _schedule(self, row, chunk):
         self.new_from[row] = self.paged.count[row]
         return HoldingInstance._schedule(self, row, chunk)
-
-    def _may_preempt(self, row):
-        """The blocks that the step before still writes cannot be taken from their request."""
-        return not (self.flying and max(self.launched[row], self.requests.sampled[row]) == self.steps - 1)
 
     def _begin(self, row, computed):
         self.admitted.append(row)
@@ -549,12 +545,6 @@ class OffloadingInstance(HoldingInstance):
         return 0
 
     # ---- transfers
-
-    def _advance_parts(self, first, last):
-        i: cython.int
-        for i in range(self.parts):
-            self.launched[self.part_row[i]] = self.steps
-        return HoldingInstance._advance_parts(self, first, last)
 
     def _end(self, row, at):
         k: cython.longlong

@@ -154,8 +154,8 @@ class FleetFigures(Described):
     ttft_s: float = field(metadata=column("TTFT", seconds, unit=" s"))  # at the target's quantile
     ttft_low: float  # interval of that quantile, which holds 90 % of the bootstrap replicates
     ttft_high: float
-    ttft: Quantiles = field(metadata=column("TTFT p50", seconds, parts=TTFT))
-    tpot: Quantiles = field(metadata=column("TPOT p50", ".1f", unit=" ms", scale=1000, parts=TPOT))
+    ttft: Quantiles = field(metadata=column("TTFT p50", seconds, none="-", parts=TTFT))
+    tpot: Quantiles = field(metadata=column("TPOT p50", ".1f", unit=" ms", none="-", scale=1000, parts=TPOT))
     requests_per_s: float
     block_hit_rate: float = field(metadata=column("block hit rate", ".4f"))
     imbalance: float

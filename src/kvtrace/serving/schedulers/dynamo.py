@@ -88,6 +88,7 @@ class DynamoScheduler(Scheduler):
     aic_nextn: int = 0  # tokens that multi-token prediction drafts in a step
     aic_nextn_accept_rates: str = "0.85:0.3"  # of each drafted token if those before it were accepted; others: 0
     aic_mtp_seed: int = 42  # of the draws
+    dp_size: int = 1  # data-parallel ranks of a worker, each an instance: of n workers, rank r of worker w is r * n + w
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < 1 or self.max_num_seqs < 1:
@@ -97,6 +98,8 @@ class DynamoScheduler(Scheduler):
         if not 0 <= self.aic_nextn <= MOST_DRAFTED or self.aic_mtp_seed < 0:
             raise UsageError(f"aic_nextn must be from 0 to {MOST_DRAFTED}, and aic_mtp_seed at least 0.")
         self.accept_rates()  # a wrong text is refused here
+        if self.dp_size < 1 or (self.dp_size > 1 and self.aic_nextn):
+            raise UsageError("dp_size must be at least 1, and 1 with aic_nextn.")
 
     def accept_rates(self) -> list[float]:
         """The acceptance rate of each drafted token; UsageError if the text does not have rates from 0 to 1.
@@ -164,6 +167,8 @@ class DynamoScheduler(Scheduler):
             return caches
         if self.aic_nextn:
             raise UsageError("Dynamo's replay has no lower tiers with multi-token prediction. Leave out one of them.")
+        if self.dp_size > 1:
+            raise UsageError("Lower tiers of workers with several ranks are not modelled. Leave out dp_size.")
         tier, order, rows = self._one_tier(tiers), hash_ranks(demand), len(demand.full)
         fetch_seconds = tier.fetch_seconds
         link = (fetch_seconds if tier.store_seconds is None else tier.store_seconds, fetch_seconds)
@@ -201,9 +206,11 @@ class DynamoScheduler(Scheduler):
         return DynamoTierInstance(engine, requests, cost, self.as_vllm.kernel_limits(engine), log)
 
     def workers(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, prefetch: bool) -> list[Any]:
-        """The workers with these caches; with multi-token prediction, each has draws of its own."""
+        """The workers with these caches, or their ranks; with multi-token prediction, each has draws of its own."""
         from ..core.dynamo import DynamoMtpInstance
 
+        if self.dp_size > 1:
+            return self._ranks(engines, requests, cost, self.dp_size)
         if not self.aic_nextn:
             return super().workers(engines, requests, cost, prefetch=prefetch)
         if not cost.get("is_polynomial"):
@@ -216,9 +223,24 @@ class DynamoScheduler(Scheduler):
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """The data-parallel ranks of one worker."""
+        if self.dp_size > 1:
+            raise UsageError("dp_size does not go with --data-parallel-size. Leave out one of them.")
+        return self._ranks(engines, requests, cost, len(engines), log=log)
+
+    def _ranks(
+        self, engines: Sequence[Any], requests: Any, cost: dict[str, float], size: int, *, log: bool = False
+    ) -> list[Any]:
+        """The ranks of workers that have `size` each. UsageError if that does not divide the number of instances."""
         from ..core.lockstep import DynamoLockstep
 
-        return self.as_vllm.ranks(engines, requests, cost, log=log, group=DynamoLockstep)
+        workers, left = divmod(len(engines), size)
+        if left:
+            raise UsageError(f"--instances must be a multiple of dp_size, {size}: a rank is an instance.")
+        ranks: list[Any] = [None] * len(engines)
+        for worker in range(workers):
+            own = engines[worker::workers]
+            ranks[worker::workers] = self.as_vllm.ranks(own, requests, cost, log=log, group=DynamoLockstep)
+        return ranks
 
 
 MOST_DRAFTED = 5  # tokens
