@@ -418,7 +418,7 @@ class Run:
         return replace(apart, kv_transfer_bytes_per_token=self.time.kv_bytes_per_token)
 
     def _workers(self, setting: Setting, block_size: int, options: str | None, kind: str) -> Workers:
-        """Workers of a kind, whose deployment differs in some options; their cache has what its GPUs hold, as others."""
+        """Workers of a kind, whose deployment differs in some options. A cache has what its GPUs hold."""
         from .hardware.roofline import deployed_shape
 
         time, engine = self.time, setting.engine

@@ -41,8 +41,10 @@ class DynamoInstance(VllmInstance):
         cache: PagedCache = self.paged
         physical: cython.int
         hits: cython.int = 0
+        # an empty prompt counts as one token, whose block has no number
+        limit: cython.longlong = min(goal // cache.block_size, cache.full[row] + cache.grown[row])
         self.active_hits = 0
-        while hits < goal // cache.block_size:
+        while hits < limit:
             physical = cache.queue.copy[cache.block_at(row, hits)]
             if physical == NOTHING:
                 break
