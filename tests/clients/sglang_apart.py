@@ -1,8 +1,8 @@
-"""SGLang: its own Schedulers as prefill and decode workers, under a clock of ours; run in SGLang's environment as CASES.
+"""SGLang: its own Schedulers as prefill and decode workers, under our clock; run in SGLang's environment as CASES.
 
-The cases are those of sglang_scheduler.py with `workers` ([prefill, decode]), `byte_s`, `latency`, `bytes_per_token`, and
-`decode`, which has what differs on decode workers (capacity, settings, cost). A request goes to the prefill worker and
-to the decode worker of its number, in turn, when it arrives. It prints, a case a line, SGLang's version, the steps of
+The cases are those of sglang_scheduler.py with `workers` ([prefill, decode]), `byte_s`, `latency`, `bytes_per_token`,
+and `decode`, which has what differs on decode workers (capacity, settings, cost). A request goes to the prefill worker
+and to the decode worker of its number, in turn, when it arrives. It prints, a case a line, SGLang's version, the steps of
 each worker, and for each request `[cached tokens of the prefill and of the decode worker, begin of its first step, when
 its prompt is computed, when its first transfer begins and its last one ends, first token, end, retractions]`.
 
@@ -34,7 +34,7 @@ from sglang.srt.server_args import ServerArgs
 
 NEVER = 1e300
 FIRST_OUTPUT = 1 << 20  # the metadata of a transfer has 32 bits for a token
-PATIENCE = 3  # turns in which an idle server finds nothing, until it waits for an event; one with unseen requests goes on
+PATIENCE = 3  # turns of an idle worker that has seen all, until it waits for an event
 
 
 class Sender(BaseKVSender):

@@ -6,8 +6,8 @@ KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` amon
 
 import json
 import os
-import subprocess
 import random
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 

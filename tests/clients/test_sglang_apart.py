@@ -167,7 +167,7 @@ def make_vectors(folder):
     cases = [wished(wishes, used) for wishes in WISHES.values()]
     found = answers(cases, folder)
     lines = [
-        json.dumps({"name": name, "case": case, "served": {key: real[key] for key in ("prefill", "decode", "requests")}})
+        json.dumps({"name": name, "case": case, "served": {key: real[key] for key in real if key != "version"}})
         for name, case, real in zip(WISHES, cases, found, strict=True)
     ]  # fmt: skip
     return json.dumps({"version": found[0]["version"]})[:-1] + ', "vectors": [\n' + ",\n".join(lines) + "\n]}\n"

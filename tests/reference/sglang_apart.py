@@ -7,7 +7,7 @@ Files: P prefill.py, D decode.py, M decode_schedule_batch_mixin.py (srt/disaggre
 * A request comes to both workers when it arrives. On the prefill worker it waits (P:488) until the decode worker has
   pages for it; then it takes one of 2 x seats metadata buffers, which it keeps until it has left, and enters the queue.
 * A prefill is planned as elsewhere, with an output of one token, nobody running, and no flag `full` (P:640). A request
-  keeps its pages and its row until all is sent; that is seen at the end of a turn, and inserts the prompt anew (P:1190).
+  keeps its pages and its row until all is sent; that is seen when a turn ends, and inserts the prompt anew (P:1190).
 * What is sent (P:1504, P:1456): when a pass begins, all of a request that is cached or was computed before it, if that
   ends at a page; when a chunk is known (with overlap one turn later, without when the next pass is planned), whole
   pages of it; when the prompt is known, the rest. What the decode worker holds is not sent.
@@ -32,7 +32,7 @@ from tests.reference.sglang_scheduler import PROMPTS_WEIGH, Batch, Scheduler, re
 from tests.reference.vllm_scheduler import step_seconds
 
 NEVER = 1e300
-PATIENCE = 3  # turns in which an idle worker finds nothing, until it waits for an event; one with unseen requests goes on
+PATIENCE = 3  # turns of an idle worker that has seen all, until it waits for an event
 SMALL_BATCH = 32  # up to so many seats, a decode worker has three times as many rows
 
 
@@ -226,7 +226,7 @@ class Decode(Worker):
             if self.rows <= 0 or self.paged(tokens) + self.reserve > self.budget(more=len(back)):
                 break
             self.place(request, tokens)
-            request.retracted = False
+            request.retracted, request.locked = False, self.tree.root
             back.append(request)
         self.retracted = self.retracted[len(back) :]
         self.waiting += back
@@ -237,12 +237,12 @@ class Decode(Worker):
         if self.by_priority:
             self.queue.sort(key=lambda one: one.priority * self.sign)
         while self.queue and self.buffers > 0 and self.rows > 0:
-            request, prefix, node = self.queue[0], 0, None
+            request, prefix, node = self.queue[0], 0, self.tree.root
             tokens = len(request.prompt)
             if self.keeps:
                 pages, node = self.tree.look_up(self.tree.pages(request.prompt))
                 prefix = pages * self.size
-                self.tree.lock(node)
+            self.tree.lock(node)
             need = max(
                 self.paged(tokens) - prefix + self.reserve,
                 tokens - prefix + min(request.limit, self.clip) - retractable,

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from kvtrace.cache.simulation import Setting, advance_all
-from kvtrace.serving.apart import Link, _built, serve_apart
+from kvtrace.serving.apart import Link, engine_workers, serve_apart
 from kvtrace.serving.disaggregation import Disaggregation
 from kvtrace.serving.schedulers.sglang import SglangScheduler
 from kvtrace.serving.simulation import StepCost
@@ -117,8 +117,12 @@ def sglang_served(case):
         setting = Setting(1 << 20, engine="sglang")
         sides.append(Workers(StepCost(**mine["cost"]), setting, scheduler, case["workers"][place]))
     trace, start = limited_trace(case), case["requests"][0]["arrival"]
-    link = Link(1 / case["byte_s"] if case["byte_s"] else None, case["latency"])
-    built = _built(trace, *sides, link, None, case["bytes_per_token"], Disaggregation(*case["workers"]), None)
+    kinds = Disaggregation(
+        *case["workers"], kv_transfer_bandwidth=1 / case["byte_s"] if case["byte_s"] else None,
+        kv_transfer_latency_s=case["latency"], kv_transfer_bytes_per_token=int(case["bytes_per_token"]),
+        prefill=sides[0], decode=sides[1],
+    )  # fmt: skip
+    built = engine_workers(trace, sides[0].cost, sides[0].scheduler, sides[0].setting, kinds, "round-robin")
     advance_all(built.serving, len(trace), None, 4096)
     built.serving.close()
     prefill, decode = (side.requests.outcomes for side in built.sides)
@@ -137,7 +141,7 @@ def sglang_served(case):
 def steps_of(instance, start):
     """The steps that a worker has recorded; those taken together have the begin of the first."""
     return [
-        [begin + start if i == 0 else None, kind, [[row, before + i, count] for row, before, count in parts], sorted(gone)]
+        [None if i else begin + start, kind, [[row, before + i, count] for row, before, count in parts], sorted(gone)]
         for begin, times, kind, parts, gone in instance.log
         for i in range(times)
     ]  # fmt: skip

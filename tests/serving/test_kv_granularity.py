@@ -1,5 +1,7 @@
 """When a KV cache is sent, at the end of a prompt, chunk by chunk or layer by layer: laws, and what is refused."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -41,8 +43,12 @@ def handoffs(done):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_bytes_are_equal_and_no_handoff_of_a_lone_request_is_later(engine):
     trace = drawn(7, 1e5)
-    runs = [run(trace, engine, "prompt"), run(trace, engine, "chunk"), *(run(trace, engine, "layer", n) for n in (2, 8))]
-    for before, after in zip(runs, runs[1:], strict=False):
+    runs = [
+        run(trace, engine, "prompt"),
+        run(trace, engine, "chunk"),
+        *(run(trace, engine, "layer", n) for n in (2, 8)),
+    ]
+    for before, after in pairwise(runs):
         assert sum(after.link_bytes[0]) == pytest.approx(sum(before.link_bytes[0]), rel=1e-12)
         assert (handoffs(after) <= handoffs(before) + 1e-12).all()
         assert after.prefilled_s.tolist() == before.prefilled_s.tolist()

@@ -294,5 +294,5 @@ class ApartWorkers:
             "prefilled_s": np.asarray(run.computed), "transfer_begin_s": np.asarray(run.begun),
             "transfer_end_s": arrived, "ready_s": arrived, "released_s": arrived,
             "decode_started_s": second["started"], "decode_hit_blocks": held,
-            "link_bytes": (tuple(np.asarray(self.links.sent).tolist()), tuple(np.asarray(self.links.received).tolist())),
+            "link_bytes": tuple(tuple(np.asarray(side).tolist()) for side in (self.links.sent, self.links.received)),
         }  # fmt: skip

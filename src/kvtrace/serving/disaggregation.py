@@ -119,7 +119,8 @@ class Disaggregation:
         if self.prefill_workers is None and any(value != default for value, default in self._others()):
             raise UsageError("Options of prefill and decode workers need --prefill-workers and --decode-workers.")
         self._check_numbers()
-        if self.conditional is not None and (self.max_local_prefill_length, self.max_prefill_queue_size) != (None, None):
+        others = (self.max_local_prefill_length, self.max_prefill_queue_size)
+        if self.conditional is not None and others != (None, None):
             raise UsageError(
                 "--router-conditional-disagg-config does not go with --max-local-prefill-length and "
                 "--max-prefill-queue-size, which are another router's. Leave out one of them."
@@ -153,7 +154,8 @@ class Disaggregation:
             (self.decode_router, None), (self.decode_capacity, None), (self.kv_transfer_bandwidth, None),
             (self.kv_transfer_latency_s, 0.0), (self.kv_transfer_bytes_per_token, None),
             (self.kv_transfer_timing_mode, None), (self.max_local_prefill_length, None),
-            (self.kv_transfer_granularity, None), (self.max_prefill_queue_size, None), (self.router_conditional_disagg_config, None),
+            (self.kv_transfer_granularity, None), (self.max_prefill_queue_size, None),
+            (self.router_conditional_disagg_config, None),
             (self.prefill_options, None), (self.decode_options, None),
         ]  # fmt: skip
 

@@ -40,7 +40,9 @@ class Workers:
         if self.setting.layout is not None:
             raise UsageError("Prefill and decode on different workers do not support cache groups yet.")
         if self.setting.drafting is not None:
-            raise UsageError("Prefill and decode on different workers do not support a drafter. Leave out --speculative.")
+            raise UsageError(
+                "Prefill and decode on different workers do not support a drafter. Leave out --speculative."
+            )
         if self.router in ("dynamo", "vllm-dp", "sglang-total-requests", "sglang-total-tokens"):
             raise UsageError(f"--router {self.router} is not modelled for workers of one kind. Try round-robin.")
 

@@ -11,9 +11,9 @@ cdef enum:
     ENDED = 2  # a request has ended, as DECODES,
     CHUNK = 3  # a part of a prompt can be sent: with COMPUTED in the order in which both became known,
     RESERVED = 4  # a decode worker has room for the KV cache of a request,
-    MOVED = 5  # the KV cache has come, and its place at the prefill worker is free,
+    MOVED = 5  # the KV cache has come,
     LAYER = 6  # some layers of what a step computes are computed,
-    ARRIVES = 7  # or the next request of a closed loop arrives
+    ARRIVES = 7  # the next request of a closed loop arrives, after all else of that moment
 
 
 @cython.final
@@ -94,7 +94,7 @@ cdef class SglangApart(SglangPrefill):
     cdef long long reserve  # tokens that a decode worker keeps free for the next outputs of each request
     cdef list incoming  # rows for whose KV cache the decode worker has no room yet
     cdef list moving  # rows whose KV cache is on the way
-    cdef signed char[::1] progress  # request -> ADMITTED, ARRIVED
+    cdef long long[::1] progress  # request -> ADMITTED, ARRIVED
     cdef long long admitted, arrived  # requests of `incoming` and of `moving` that can leave
     cdef long long buffers  # metadata buffers that are free
     cdef long long[::1] sent  # prompt tokens that need not be sent any more
@@ -105,6 +105,7 @@ cdef class SglangApart(SglangPrefill):
 
     cdef bint _has_news(self) except -1
     cdef int _begin_prefills(self) except -1
+    cdef Py_ssize_t _take_out(self, list rows, int progress) except? -2
     cdef int _leave(self) except -1
     cdef int _send_part(self, Py_ssize_t row, long long tokens, double at) except -1
     cdef int _receive(self) except -1

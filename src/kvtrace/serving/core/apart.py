@@ -514,11 +514,11 @@ class SglangApart(SglangPrefill):
         self.sends_parts = group.layers > 0
         rows: cython.Py_ssize_t = self.requests.tokens.shape[0]
         self.incoming, self.moving, self.joining, self.offloaded = [], [], [], []
-        self.progress, self.sent = np.zeros(rows, dtype=np.int8), np.zeros(rows, dtype=np.int64)
+        self.progress, self.sent = np.zeros((2, rows), dtype=np.int64)
         self.admitted = self.arrived = 0
         self.buffers, self.still = 2 * self.limits.seats, False
         if self.role == PREFILLS:
-            self.limit[:] = 1
+            self.limit = np.ones(rows, dtype=np.int64)
         elif self.limits.seats <= FEW:
             self.vacant += 2 * self.limits.seats
 
@@ -563,38 +563,37 @@ class SglangApart(SglangPrefill):
 
     def _begin_prefills(self):
         """Requests for which the decode worker has pages enter the queue, in order of arrival."""
-        row: cython.Py_ssize_t
-        stay: list = []
+        row: cython.Py_ssize_t = 0
         if not self.still:
             self._leave()
-        if not self.admitted or not self.buffers:
-            return 0
-        for item in self.incoming:
-            row = item
-            if self.progress[row] == HAS_ROOM and self.buffers > 0:
-                self.buffers -= 1
+        while self.admitted and self.buffers and row >= 0:
+            row = self._take_out(self.incoming, HAS_ROOM)
+            if row >= 0:  # else the worker has not seen it yet
                 self.admitted -= 1
+                self.buffers -= 1
                 SglangPrefill._wait(self, row)
-            else:
-                stay.append(row)
-        self.incoming = stay
         return 0
+
+    def _take_out(self, rows: list, progress):
+        """Take the first request of such a progress out of a list; -1 without one."""
+        i: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        for i in range(len(rows)):
+            row = rows[i]
+            if self.progress[row] == progress:
+                del rows[i]
+                return row
+        return -1
 
     def _leave(self):
         """Prompts that have arrived are inserted once more, and give back their pages and seats."""
         row: cython.Py_ssize_t
-        stay: list = []
-        if not self.arrived:
-            return 0
-        for item in self.moving:
-            row = item
-            if self.progress[row] != HAS_COME:
-                stay.append(row)
-                continue
+        while self.arrived:
+            row = self._take_out(self.moving, HAS_COME)
             self._publish(row, self.held[row])
             self._release(row)
             self.buffers += 1
-        self.moving, self.arrived = stay, 0
+            self.arrived -= 1
         return 0
 
     def _send_part(self, row, tokens, at):
@@ -610,23 +609,18 @@ class SglangApart(SglangPrefill):
     def _receive(self):
         """The queues of a decode worker, before it plans a batch."""
         row: cython.Py_ssize_t
-        stay: list = []
         if self.offloaded:
             self._resume()
         if not self.offloaded:
             if self.incoming:
                 self._reserve_incoming()
-            if self.arrived:
-                for item in self.moving:
-                    row = item
-                    if self.progress[row] == HAS_COME:
-                        self.buffers += 1
-                        self.entries += 1
-                        self.entered[row] = self.entries
-                        self.joining.append(row)
-                    else:
-                        stay.append(row)
-                self.moving, self.arrived = stay, 0
+            while self.arrived:
+                row = self._take_out(self.moving, HAS_COME)
+                self.arrived -= 1
+                self.buffers += 1
+                self.entries += 1
+                self.entered[row] = self.entries
+                self.joining.append(row)
         return self._join() if self.joining else 0
 
     def _resume(self):
@@ -661,7 +655,7 @@ class SglangApart(SglangPrefill):
         for i in range(self.count):
             retractable += self._known(self.running[i])
         if self.limits.by_priority:
-            self.incoming.sort(key=self._order)
+            self.incoming.sort(key=self._entry)
         for item in self.incoming:
             row = item
             if self.vacant <= 0 or self.buffers <= 0:
@@ -693,9 +687,6 @@ class SglangApart(SglangPrefill):
             self.group_of_workers.tell(RESERVED, row, self.now)
         del self.incoming[:taken]
         return 0
-
-    def _order(self, row):
-        return self._rank(row)
 
     def _entry(self, item):
         row: cython.Py_ssize_t = item

@@ -9,7 +9,8 @@ cdef enum:
     TRANSFERRED = 1  # a request's KV cache is on its decode worker,
     FINISHED = 2  # a request has left,
     ARRIVES = 3  # the next one of a closed loop arrives,
-    ACTIONS = 4  # or there is something to do
+    ACTIONS = 4  # there is something to do,
+    LATE = 5  # or there is, when the steps of the moment before have begun
     RESERVE = 0  # actions: a request is routed to a decode worker,
     TRANSFER = 1  # its transfer begins,
     ACTIVATE = 2  # its blocks can be found there,
@@ -25,7 +26,7 @@ cdef list silent_first(list rows, const unsigned char[::1] silent)
 cdef class DynamoPrefill(VllmEngineCore):
     cdef public DynamoServing serving
     cdef public int place  # among the instances
-    cdef bint stalled
+    cdef bint stalled, instant  # nothing could be planned; the step takes no time
     cdef list held  # rows whose prefill ended with the last step
     cdef list refused  # rows that left the queue with it, as they are too large
     cdef public const unsigned char[::1] silent  # row -> it has no output
@@ -65,6 +66,7 @@ cdef class DynamoServing(InterleavedServing):
     cdef double bytes_per_token, bandwidth, latency
     cdef bint missing_only
     cdef list actions, deferred  # (action, row); of each instance
+    cdef double late_at
     cdef double[::1] expected  # instance -> the end of a step that is an event
     cdef double[::1] reserved, transferring, transferred, activated, released  # row -> ms
     cdef unsigned char[::1] rejected  # row -> whether a worker cannot hold its prompt
@@ -74,6 +76,7 @@ cdef class DynamoServing(InterleavedServing):
 
     cdef int expect_end(self, int place) except -1
     cdef int ended(self, int place, double at) except -1
+    cdef int ended_at_once(self, int place, double at) except -1
     cdef int reserved_for(self, Py_ssize_t row, int fresh, double at) except -1
     cdef int finished(self, Py_ssize_t row, double at) except -1
     cdef int _plan_arrival(self) except -1

@@ -9,7 +9,7 @@ from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, Se
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
 from cython.cimports.kvtrace.serving.core.vllm import VllmEngineCore, VllmInstance
-from cython.cimports.libc.math import ceil, fabs, floor, fma, fmod, rint
+from cython.cimports.libc.math import ceil, fabs, floor, fma, fmod, nextafter, rint
 
 from kvtrace._base.errors import UsageError
 
@@ -62,7 +62,7 @@ class DynamoPrefill(VllmEngineCore):
 
     def __init__(self, engine, requests: Requests, cost, limits):
         VllmEngineCore.__init__(self, engine, requests, cost, limits)
-        self.stalled, self.held, self.refused = False, [], []
+        self.stalled, self.instant, self.held, self.refused = False, False, [], []
         self.silent = np.zeros(requests.tokens.shape[0], dtype=np.uint8)
 
     def give_up(self, row, at):
@@ -165,9 +165,15 @@ class DynamoPrefill(VllmEngineCore):
     def _learn(self, at, first, last):
         VllmEngineCore._learn(self, at, first, silent_first(last, self.silent))
         self._refuse(at)
+        if self.held and self.instant:
+            return self.serving.ended_at_once(self.place, at)
         if self.held:
             self.serving.expect_end(self.place)
         return 0
+
+    def _execute(self, seconds, first, last):
+        self.instant = seconds == 0
+        return VllmEngineCore._execute(self, seconds, first, last)
 
     def _end(self, row, at):
         """The prefill of a request has ended."""
@@ -414,7 +420,7 @@ class DynamoServing(InterleavedServing):
         self.bytes_per_token, self.bandwidth = link["bytes_per_token"], link["bandwidth"]
         self.latency, self.missing_only = link["latency"], link["missing_only"]
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
-        self.actions, self.deferred = [], [[] for _ in self.instances]
+        self.actions, self.deferred, self.late_at = [], [[] for _ in self.instances], NEVER
         self.expected = np.full(len(self.instances), -1.0)
         self.reserved, self.transferring, self.transferred, self.activated, self.released = np.full((5, rows), np.nan)
         self.sent, self.rejected = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.uint8)
@@ -475,6 +481,8 @@ class DynamoServing(InterleavedServing):
         elif kind == TRANSFERRED:
             self.transferred[row] = seconds
             self.actions.append((ACTIVATE, row))
+        elif kind == LATE:
+            self.late_at = seconds
         elif kind == FINISHED:
             self.lanes.complete(self.finishes[row], seconds)
             self._plan_arrival()
@@ -500,6 +508,11 @@ class DynamoServing(InterleavedServing):
         prefill.held = []
         return 0
 
+    def ended_at_once(self, place, at):
+        """A step that takes no time has ended: what that asks for is done when the steps of this moment have begun."""
+        self.ended(place, at)
+        return self.at(nextafter(at, NEVER), LATE, 0)
+
     def reserved_for(self, row, fresh, at):
         """A request has the blocks of its prompt on a decode worker, so many of them empty."""
         self.reserved[row], self.sent[row] = at, fresh
@@ -511,6 +524,8 @@ class DynamoServing(InterleavedServing):
     def settle(self, seconds):
         """Do what the events of a moment ask for, and what that asks for."""
         done: cython.Py_ssize_t = 0
+        if seconds == self.late_at:
+            seconds = nextafter(seconds, 0)
         while done < len(self.actions):
             action, row = self.actions[done]
             done += 1

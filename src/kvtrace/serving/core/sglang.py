@@ -256,7 +256,7 @@ class SglangEventLoop(SglangApart):
             gone.append(row)
             self._drop(row, self.count)
         if self.count == 1 and not self._decode_fits():
-            raise UsageError("SGLang would abort a request that does not fit alone. Try a larger --capacity.")
+            raise UsageError("SGLang would abort a request: nothing is left to retract. Try a larger --capacity.")
         self.full = False
         for i in range(self.count):
             outputs += self.outputs[self.running[i]]

@@ -4,7 +4,8 @@ Its twin was checked against SGLang's own Scheduler and radix tree, unmodified, 
 requests, tokens and retractions, and each request's hits and times (tests/clients/test_sglang_scheduler.py). So was
 that of HiCache's host memory in time, with its own HiCache whose copies take the times of a link
 (tests/clients/test_sglang_hicache.py): each transfer is one copy after the other in its direction, and the layers of a
-model are taken as many, so that a step waits for the last of what it loads and for no other.
+model are taken as many, so that a step waits for the last of what it loads and for no other. And so were its workers
+of one kind (tests/clients/test_sglang_apart.py).
 """
 
 from __future__ import annotations
