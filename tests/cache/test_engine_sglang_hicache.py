@@ -1,6 +1,7 @@
 """SGLang's HiCache: what its own code says, what it does by hand-drawn cases, laws, and a tree of plain lists."""
 
 import json
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ class WatchedCache(sglang_hicache.HiCache):
 
     def admit(self, row, request):
         path = request.path[: request.limit]
-        trees = {cache: leading_in(cache.root.children, path) for cache in self.caches}
+        trees = {cache: leading_in(cache.root, path) for cache in self.caches}
         own, at = trees[self], max(trees.values())
         pools = [cache.pool for cache in self.caches if cache.pool and (at > own or cache.pool is not self.pool)]
         run = max((pool.leading(path[at:]) for pool in pools), default=0)
@@ -94,15 +95,13 @@ class WatchedCache(sglang_hicache.HiCache):
         return super().admit(row, request)
 
 
-def leading_in(nodes, path):
-    """How many blocks of a path nodes and those below them have."""
-    for node in nodes:
-        if path and node.run[0] == path[0]:
-            same = next((at for at, pair in enumerate(zip(node.run, path, strict=False)) if pair[0] != pair[1]), None)
-            if same is None and len(path) >= len(node.run):
-                return len(node.run) + leading_in(node.children, path[len(node.run) :])
-            return min(len(node.run), len(path)) if same is None else same
-    return 0
+def leading_in(node, path):
+    """How many blocks of a path the nodes below a node have."""
+    child = node.children.get(path[0]) if path else None
+    if child is None:
+        return 0
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(child.run, path, strict=False)))
+    return same + (leading_in(child, path[same:]) if same == len(child.run) else 0)
 
 
 @pytest.mark.parametrize("scope", ["rank", "host", "cluster"])
