@@ -88,15 +88,22 @@ class Pool:
             self.policy.release(self.parent[block])
 
 
-def simulate(demand, cache, kind="serial", concurrency=1, ends=None, context=None):
-    """(hit blocks of each request, early frees): the block demand of a trace through a cache, by a schedule."""
-    live, hits, early = [], [], 0
+def paths_of(demand):
+    """Two functions of a request: the blocks of its prompt, and those that its output adds."""
 
     def path(row):
         return [int(block) for block in demand.ids[demand.start[row] : demand.start[row] + demand.full[row]]]
 
     def grown(row):
         return list(range(demand.fresh[row], demand.fresh[row] + demand.grown[row])) if demand.grows else []
+
+    return path, grown
+
+
+def simulate(demand, cache, kind="serial", concurrency=1, ends=None, context=None):
+    """(hit blocks of each request, early frees): the block demand of a trace through a cache, by a schedule."""
+    live, hits, early = [], [], 0
+    path, grown = paths_of(demand)
 
     def end(row):
         live.remove(row)

@@ -32,49 +32,17 @@ class Instance(serving.Instance):
     def step(self):
         self.now, self.fresh = max(self.now, self.waits_until()), False
         self.counts_before = self.counts()
-        size, computed = self.trace.block_size, []
-        while self.queue and len(self.prefilling) + len(self.decoding) < self.limits.requests:
-            row = self.queue[0]
-            if self.reserved() + self.need(row) > self.capacity:
-                break
-            self.queue.pop(0)
-            hit, lower = self.pooled.look_up(self.number, row)
-            self.hits[row], self.times[row] = hit, [self.now]
-            self.done[row], self.ready[row] = max(0, min(hit * size, self.tokens(row) - 1)), self.now
-            if lower:
-                self.fetch_or_recompute(row, lower)
-            self.prefilling.append(row)
-        budget = max(self.limits.step_tokens - len(self.decoding), 1)
-        tokens, pairs, chunks = len(self.decoding), 0, []
-        cached = sum(self.tokens(row) + given for row, given in self.decoding.items())
-        for row in self.prefilling:
-            if budget <= 0:
-                break
-            if self.ready[row] > self.now:
-                continue
-            start = self.done[row]
-            chunk = min(max(self.tokens(row) - start, 1), budget)
-            pairs, cached, tokens = pairs + (start + chunk) ** 2 - start**2, cached + start, tokens + chunk
-            budget -= chunk
-            chunks.append((row, chunk))
-        if not chunks and not self.decoding:
-            return computed  # all wait for their transfers
-        seconds = self.step_seconds(tokens, pairs, cached, len(chunks) + len(self.decoding))
-        self.now, self.busy = self.now + seconds, self.busy + seconds
-        for row in list(self.decoding):
-            self.decoding[row] += 1
-            if self.decoding[row] >= self.output(row):
-                self.end(row)
-        for row, chunk in chunks:
-            self.done[row] += chunk
-            if self.done[row] >= self.tokens(row):
-                self.prefilling.remove(row)
-                self.times[row].append(self.now)
-                computed.append(row)
-                self.decoding[row] = 1
-                if self.output(row) <= 1:
-                    self.end(row)
-        return computed
+        return super().step()
+
+    def look_up(self, row):
+        hit, lower = self.pooled.look_up(self.number, row)
+        self.hits[row], self.ready[row] = hit, self.now
+        self.done[row] = max(0, min(hit * self.trace.block_size, self.tokens(row) - 1))
+        if lower:
+            self.fetch_or_recompute(row, lower)
+
+    def waits(self, row):
+        return self.ready[row] > self.now
 
     def fetch_or_recompute(self, row, lower):
         all_hits = self.done[row]

@@ -50,16 +50,25 @@ class Instance:
             self.counts_before = self.counts()
             self.step()
 
+    def look_up(self, row):
+        """A request is admitted: what it finds."""
+        self.hits[row] = hit = self.cache.admit(self.trace.prompt(row).tolist())
+        self.done[row] = max(0, min(hit * self.trace.block_size, self.tokens(row) - 1))
+
+    def waits(self, row):
+        """Whether a request that was admitted cannot be computed yet."""
+        return False
+
     def step(self):
-        size = self.trace.block_size
+        """Run a step, if there is one; returns the requests whose prompts it has computed."""
+        computed = []
         while self.queue and len(self.prefilling) + len(self.decoding) < self.limits.requests:
             row = self.queue[0]
             if self.reserved() + self.need(row) > self.capacity:
                 break
             self.queue.pop(0)
-            hit = self.cache.admit(self.trace.prompt(row).tolist())
-            self.hits[row], self.times[row] = hit, [self.now]
-            self.done[row] = max(0, min(hit * size, self.tokens(row) - 1))
+            self.times[row] = [self.now]
+            self.look_up(row)
             self.prefilling.append(row)
         budget = max(self.limits.step_tokens - len(self.decoding), 1)
         tokens, pairs, chunks = len(self.decoding), 0, []
@@ -67,11 +76,15 @@ class Instance:
         for row in self.prefilling:
             if budget <= 0:
                 break
+            if self.waits(row):
+                continue
             start = self.done[row]
             chunk = min(max(self.tokens(row) - start, 1), budget)
             pairs, cached, tokens = pairs + (start + chunk) ** 2 - start**2, cached + start, tokens + chunk
             budget -= chunk
             chunks.append((row, chunk))
+        if not chunks and not self.decoding:
+            return computed  # all wait
         seconds = self.step_seconds(tokens, pairs, cached, len(chunks) + len(self.decoding))
         if chunks and tokens > self.rates.graph_tokens:
             seconds = max(seconds, self.rates.launch_s)
@@ -85,9 +98,11 @@ class Instance:
             if self.done[row] >= self.tokens(row):
                 self.prefilling.remove(row)
                 self.times[row].append(self.now)
+                computed.append(row)
                 self.decoding[row] = 1
                 if self.output(row) <= 1:
                     self.end(row)
+        return computed
 
     def step_seconds(self, tokens, pairs, cached, running):
         rates = self.rates

@@ -6,7 +6,7 @@ none has. Twin: src/kvtrace/cache/core/places.py.
 """
 
 from .policies.lru import LRU
-from .pool import NoRoom, Pool
+from .pool import NoRoom, Pool, paths_of
 
 
 class First(Pool):
@@ -185,12 +185,7 @@ def simulate(demand, tiers, router, ends=None):
     `router` is request -> instance, in the order of the trace.
     """
     live, sources = [], []
-
-    def path(row):
-        return [int(block) for block in demand.ids[demand.start[row] : demand.start[row] + demand.full[row]]]
-
-    def grown(row):
-        return list(range(demand.fresh[row], demand.fresh[row] + demand.grown[row])) if demand.grows else []
+    path, grown = paths_of(demand)
 
     def end(row):
         live.remove(row)

@@ -74,7 +74,6 @@ cdef class ApartServing(InterleavedServing):
     cdef int _take_part(self, Py_ssize_t part, double at) except -1
     cdef int _move_computed(self, Py_ssize_t row, double tokens, double at) except -1
     cdef int _move(self, Py_ssize_t row, double size, double at, bint is_last) except -1
-    cdef int _count(self, Router router, int first, double now) except -1
 
 
 cdef class VllmWorker(HoldingInstance):

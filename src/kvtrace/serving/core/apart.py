@@ -348,20 +348,6 @@ class ApartServing(InterleavedServing):
         end = self.links.begin(workers[self.sender[row]], workers[self.receiver[row]], size, at)
         return self._note(end, MOVED, row) if is_last else 0
 
-    def _count(self, router: Router, first, now):
-        """Update a router's counts of its workers: those after the last step that has ended."""
-        i: cython.int
-        instance: Instance
-        for i in range(router.count):
-            instance = self.instances[first + i]
-            if instance.now > now:  # in a step
-                router.load[i], router.waiting[i] = instance.load_before, instance.prefill_before
-                router.blocks[i], router.active[i] = instance.blocks_before, instance.active_before
-            else:
-                router.load[i], router.waiting[i] = instance.load, instance.prefill
-                router.blocks[i], router.active[i] = instance.blocks, instance.active()
-        return 0
-
 
 # ---- vLLM
 #

@@ -164,7 +164,7 @@ cdef class Serving:
     cdef long long capacity
     cdef readonly Py_ssize_t row  # requests that have arrived
     cdef int _arrive(self, Py_ssize_t row) except -1
-    cdef _update_router(self, double now)
+    cdef int _count(self, Router router, int first, double now) except -1
 
 
 cdef class ClosedServing(Serving):

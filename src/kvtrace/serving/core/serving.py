@@ -855,7 +855,7 @@ class Serving:
         requests: Requests = self.requests
         fits: cython.bint = requests.need[row] <= self.capacity
         if fits:
-            self._update_router(requests.arrival[row])
+            self._count(self.router, 0, requests.arrival[row])
             self.router.follow(requests.arrival[row])
             self.router.turn = self.row
             chosen = self.router.send(row)
@@ -873,19 +873,19 @@ class Serving:
         for instance in self.instances:
             instance.engine.close()
 
-    def _update_router(self, now):
-        """Update the router's counts of each instance: those after the last step that has ended."""
+    def _count(self, router: Router, first, now):
+        """Update a router's counts of its instances, from a first one on: those after the last step that has ended."""
         i: cython.int
         instance: Instance
-        router: Router = self.router
         for i in range(router.count):
-            instance = self.instances[i]
+            instance = self.instances[first + i]
             if instance.now > now:  # in a step
                 router.load[i], router.waiting[i] = instance.load_before, instance.prefill_before
                 router.blocks[i], router.active[i] = instance.blocks_before, instance.active_before
             else:
                 router.load[i], router.waiting[i] = instance.load, instance.prefill
                 router.blocks[i], router.active[i] = instance.blocks, instance.active()
+        return 0
 
 
 IN_FLIGHT = cython.declare(cython.longlong, 2)  # steps that can have begun whose tokens are not counted yet
