@@ -42,9 +42,11 @@ class Copy:
 
 
 class HostedTree(Tree):
+    node = HostedNode
+
     def __init__(self, scheduler, pages, size, host, write_policy):
         super().__init__(pages, size)
-        self.root = HostedNode([], None, next(self.clock))
+        self.root = self.node([], None, next(self.clock))
         self.scheduler, self.host_free, self.threshold = scheduler, host, THRESHOLD[write_policy]
         self.twice = {}
         self.to_store, self.to_load = [], []  # (node, pages) that are not submitted
@@ -61,7 +63,7 @@ class HostedTree(Tree):
         return done - self.host_hit, node
 
     def split(self, child, at):
-        upper = HostedNode(
+        upper = type(child)(
             child.pages[:at], child.parent, next(self.clock), {child.pages[at]: child}, child.locks,
             child.device, child.host, child.hits, child.loading,
         )  # fmt: skip
@@ -89,7 +91,7 @@ class HostedTree(Tree):
             if done > inserted:
                 self.count(node)
         if done < len(pages):
-            leaf = HostedNode(pages[done:], node, next(self.clock))
+            leaf = self.node(pages[done:], node, next(self.clock))
             node.children[pages[done]] = leaf
             self.evictable += len(leaf.pages)
             node = leaf
@@ -150,6 +152,7 @@ class HostedTree(Tree):
         stored, loaded = self.ended(self.storing), self.ended(self.loads)
         for node in stored:
             self.lock(node, -1)
+            self.stored(node)
         for node in loaded:
             self.lock(node, -1)
             each = node
@@ -158,6 +161,9 @@ class HostedTree(Tree):
                     each.loading = None
                     self.track(each)
                 each = each.parent
+
+    def stored(self, node):
+        """A copy to the host has ended."""
 
     def ended(self, copies):
         nodes = []
@@ -216,6 +222,7 @@ class HostedTree(Tree):
                     self.scheduler.now = max(
                         self.scheduler.now, self.submit([(victim, len(victim.pages))], "store_s").end
                     )
+                    self.stored(victim)
                     self.track(victim)
                 elif any(node.pinned or node.locks for node in self.nodes(victim)):
                     kept.add(victim)
@@ -310,13 +317,13 @@ class HostedAdder(Adder):
 
 
 class HostedScheduler(Scheduler):
-    adder = HostedAdder
+    adder, tiers = HostedAdder, HostedTree
 
     def __init__(self, case):
         super().__init__(case)
         self.case, self.links = case, {"load_s": 0.0, "store_s": 0.0}
         pages = self.capacity // self.size
-        self.tree = HostedTree(self, pages, self.size, case["host"] // self.size, case["write_policy"])
+        self.tree = self.tiers(self, pages, self.size, case["host"] // self.size, case["write_policy"])
         self.loaded = [0] * len(case["requests"])
         self.first_loads = set()
 
