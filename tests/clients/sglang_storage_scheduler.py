@@ -14,6 +14,7 @@ transfer or time limit. Prints for each instance its steps and for each of its r
 the tokens that were loaded from the host, and those of them and of the device that came from storage for it.
 """
 
+import atexit
 import json
 import sys
 import threading
@@ -240,6 +241,7 @@ class Server(hosted.Server):
         }  # fmt: skip
         self.now = 0.0
         super().__init__(case)
+        atexit.unregister(self.tree_cache.shutdown)  # it waits for threads that take no turn then
         self.enable_hicache_storage = True
         self.from_storage = [0] * len(self.rows)
         turns.going.append(self)
@@ -278,12 +280,15 @@ class Server(hosted.Server):
 
     def on_idle(self):
         tree = self.tree_cache
+        is_empty = not self.running_batch.reqs and self.chunked_req is None and not self.waiting_queue
         retries = tree.storage_prefetch_retries._pending and self.waiting_queue
         if retries or tree.cache_controller.host_mem_release_queue.qsize():
-            if not self.running_batch.reqs and self.chunked_req is None and not self.waiting_queue:
+            if is_empty:
                 self.new_token_ratio_tracker.reset()
-            return
-        super().on_idle()
+        elif not is_empty and not self.retried:
+            self.retried = True
+        else:
+            super().on_idle()
 
     def check(self):
         """All that was lent has come back."""
@@ -321,8 +326,8 @@ def serve(case):
         thread.start()
     for thread in threads:
         thread.join()
-    if failed:
-        raise failed[0]
+    if failed:  # SGLang would end, or abort a request
+        return {"version": plain.version("sglang"), "instances": None, "failed": repr(failed[0])}
     instances = []
     for server in servers:
         here = server

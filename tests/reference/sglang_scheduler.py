@@ -336,6 +336,7 @@ class Scheduler:
     """`plan` makes the next batch, `learn` takes the tokens of one."""
 
     adder = Adder
+    looks_twice = False  # an idle server plans once more before it waits for a copy
 
     def __init__(self, case):
         settings = case["settings"]
@@ -730,7 +731,7 @@ def turns(case, scheduler):
             copied = scheduler.next_copy()
             if scheduler.idle():
                 scheduler.ratio = scheduler.first_ratio
-            elif copied is None and not retried:  # a preemption may have made room
+            elif (copied is None or scheduler.looks_twice) and not retried:  # a preemption may have made room
                 retried, scheduler.last = True, None
                 continue
             if copied is not None and (arrived == len(rows) or copied < rows[arrived]["arrival"]):

@@ -269,7 +269,7 @@ class StoredTree(HostedTree):
 
 
 class StoredScheduler(HostedScheduler):
-    tiers = StoredTree
+    tiers, looks_twice = StoredTree, True
 
     def __init__(self, case, pool):
         super().__init__(case)
