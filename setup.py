@@ -28,7 +28,12 @@ LEVELS_ARE_SET = "/* levels of optimisation are set */\n"
 # gcc takes -O2 for the functions that we wrote, and -O1 for what Cython writes around them, three quarters of the C:
 # it compiles in two thirds of the time. Functions of Python get -O2 where their names begin with _, as the loops of
 # _native do. These modules are -O2 as a whole: their loops use Python's objects, and were 5 to 35 % slower.
-WHOLE = ("kvtrace.cache.live.", "kvtrace.cache.policies.adaptive", "kvtrace.serving.core.vllm")
+WHOLE = (
+    "kvtrace.cache.live.",
+    "kvtrace.cache.policies.adaptive",
+    "kvtrace.serving.core.lockstep",
+    "kvtrace.serving.core.vllm",
+)
 # Compiled with -O3, where it was measured to make a policy faster: lhd.
 FASTEST = "kvtrace.cache.policies.learned"
 

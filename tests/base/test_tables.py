@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from kvtrace._base.results import column
 from kvtrace._base.tables import TextTable
 
 
@@ -83,3 +84,19 @@ def test_advice_that_does_not_fit_stands_below_its_row():
         "  more blocks: Add 7,302 blocks to the",
         "  cache.",
     ]
+
+
+def test_a_quantile_says_of_what_it_is_where_it_stands_below():
+    quantiles = column("TTFT p50", ".1f", unit=" s", parts={("p50",): "TTFT p50", ("p90",): "p90", ("p99",): "p99"})
+    columns = {"policy": column("policy", rank=0), "ttft": quantiles}
+    table = TextTable("Times").add_results(columns, [{"policy": "lru", "ttft": {"p50": 1, "p90": 2, "p99": 3}}])
+    lines = [printed(table, width).splitlines() for width in (60, 20, 14)]
+    assert lines[0][1].split() == ["policy", "TTFT", "p50", "p90", "p99"]
+    assert [line.split() for line in lines[1][1:]] == [
+        ["TTFT"], ["policy", "p50", "p90"], ["lru", "1.0", "s", "2.0", "s"],
+        ["TTFT"], ["policy", "p99"], ["lru", "3.0", "s"],
+    ]  # fmt: skip
+    assert [line.split() for line in lines[2] if "p" in line and "policy" in line] == [
+        ["policy", "p50"], ["policy", "p90"], ["policy", "p99"],
+    ]  # fmt: skip
+    assert sum("TTFT" in line for line in lines[2]) == 3

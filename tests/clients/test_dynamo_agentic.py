@@ -1,11 +1,13 @@
 """Dynamo's replay takes our agentic Mooncake, and starts each request when those that it waits for allow it.
 
 KVTRACE_CLIENTS names a folder of environments (see test_load.py), `dynamo` among them.
+`KVTRACE_CLIENTS=... python -m tests.clients.test_dynamo_agentic` writes the vectors of prefill and decode workers.
 """
 
 import json
 import os
 import subprocess
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from kvtrace.formats.converting import convert_file
 from kvtrace.trace.building import toy
 from kvtrace.trace.columns import replace_columns
 from kvtrace.trace.dependencies import COMPLETION, Dependencies
+from tests.clients.dynamo_cases import write_vectors
 from tests.conftest import ROOT
+from tests.serving.test_closed_loop_dynamo import require_equal, trace_of_sessions
 
 PYTHON = Path(os.environ.get("KVTRACE_CLIENTS", "no-such-folder")) / "dynamo/bin/python"
 needs_dynamo = pytest.mark.skipif(not PYTHON.exists(), reason="no environment dynamo in KVTRACE_CLIENTS")
@@ -33,6 +37,8 @@ class Played:
     end: np.ndarray
     reused: np.ndarray
     summary: dict
+    workers: np.ndarray  # of both kinds
+    version: str
 
 
 def play(path, form="agentic_mooncake", lanes="all", **engine):
@@ -46,7 +52,8 @@ def play(path, form="agentic_mooncake", lanes="all", **engine):
     assert {one[8] for one in said["requests"]} == {"completed"}
     columns = [np.array(values) for values in zip(*(one[3:8] for one in said["requests"]), strict=True)]
     arrival, _, first, end, reused = columns
-    return Played(arrival, first, end, reused, said["summary"])
+    workers = np.array([one[9:] for one in said["requests"]], dtype=float)
+    return Played(arrival, first, end, reused, said["summary"], workers, said["version"])
 
 
 def sessions(seed, count=5):
@@ -127,3 +134,60 @@ def test_equal_ids_are_equal_blocks_in_every_session(tmp_path):
     )
     kvtrace.write(trace, tmp_path / "t.jsonl", format="agentic-mooncake")
     assert play(tmp_path / "t.jsonl", block_size=4, num_gpu_blocks=100).reused.tolist() == [0, 4]
+
+
+def apart_case(rng):
+    """Sessions on lanes of prefill and decode workers, as the vectors have them."""
+    trace = sessions(rng.randrange(1 << 30), rng.randrange(2, 9))
+    named, waits = trace.dependencies, [[] for _ in range(len(trace))]
+    columns = (named.row, named.request, named.trigger, named.delay_ms)
+    for row, request, trigger, delay in zip(*(column.tolist() for column in columns), strict=True):
+        waits[request].append([row, "completion" if trigger == COMPLETION else "dispatch", "sequence", delay])
+    return {
+        "lanes": rng.randrange(1, int(trace.session.max()) + 2),
+        "workers": [rng.choice([1, 2, 3]), rng.choice([1, 2, 3])], "num_gpu_blocks": rng.choice([60, 100, 4000]),
+        "decode_blocks": rng.choice([60, 100, 4000]), "max_num_seqs": rng.choice([1, 2, 4, 256]),
+        "max_num_batched_tokens": rng.choice([16, 40, 8192]),
+        "timestamp": trace.timestamp.tolist(), "session": trace.session.tolist(),
+        "input_length": trace.input_length.tolist(), "output_length": trace.output_length.tolist(),
+        "prompts": [trace.prompt(row).tolist() for row in range(len(trace))], "waits": waits,
+    }  # fmt: skip
+
+
+def played_apart(case, folder, number):
+    """Its version, and the columns of each request in the replay of a case."""
+    path = folder / f"{number}.parquet"
+    kvtrace.write(trace_of_sessions(case), path)
+    convert_file(path, path.with_suffix(".jsonl"), to="dynamo-agentic")
+    engine = {name: case[name] for name in ("workers", "num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens")}
+    decode = {"num_gpu_blocks": case["decode_blocks"]}
+    done = play(path.with_suffix(".jsonl"), lanes=case["lanes"], block_size=4, decode=decode, **engine)
+    columns = [done.arrival, done.first, done.end, done.reused, *done.workers.T]
+    return done.version, [list(row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+@needs_dynamo
+def test_prefill_and_decode_workers_on_lanes_take_the_times_of_the_replay(tmp_path):
+    seed = random.SystemRandom().randrange(1 << 30)
+    for number in range(seed, seed + 20):
+        case = apart_case(random.Random(number))
+        require_equal(case, played_apart(case, tmp_path, number)[1], f"seed {number}")
+
+
+def make_vectors(folder, count=8):
+    """Short cases that differ in their lanes and workers."""
+    chosen, lanes = [], set()
+    for seed in range(10_000, 20_000):
+        case = apart_case(random.Random(seed))
+        kind = (min(case["lanes"], 3), *case["workers"])
+        if len(case["timestamp"]) > 20 or case["lanes"] == 1 or kind in lanes:
+            continue
+        lanes.add(kind)
+        version, requests = played_apart(case, folder, seed)
+        chosen.append({"case": case, "requests": requests})
+        if len(chosen) == count:
+            return {"engine": "dynamo", "version": version, "vectors": chosen}
+
+
+if __name__ == "__main__":
+    write_vectors("dynamo_lanes_apart", make_vectors)

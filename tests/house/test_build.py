@@ -34,8 +34,8 @@ POLICY = """class Mine(Policy):
         return 0
 """
 # what the build may grow to; more, and gcc takes long again: put a new kernel into a module of its family
-MODULES = 44
-LINES_OF_C = 940_000
+MODULES = 37
+LINES_OF_C = 880_000
 TIMES = ROOT / "tools/times.mk"
 IMPORT = "from cython.cimports.kvtrace.cache.policies.base import Policy\n\n\n"
 HEADER = "from kvtrace.cache.policies.base cimport Policy\n\ncdef class Mine(Policy):\n    pass\n"

@@ -7,7 +7,7 @@ import numpy as np
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving.apart import Link, serve_apart
 from kvtrace.serving.workers import Workers
-from tests.serving.scheduler_cases import options_of, trace_of, vllm_case
+from tests.serving.scheduler_cases import options_of, sglang_case, trace_of, vllm_case
 
 
 def vllm_apart_case(rng):
@@ -24,6 +24,33 @@ def vllm_apart_case(rng):
         case["capacity"] = 10_000
     return case | {
         "workers": [rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2])], "decode": decode,
+        "byte_s": rng.choice([0.0, 1.13e-5, 1.07e-3]), "latency": rng.choice([0.0, 0.00313]), "bytes_per_token": 1.0,
+    }  # fmt: skip
+
+
+def sglang_apart_case(rng):
+    """A case of tests/clients/sglang_apart.py; decode workers often have little more room than the largest request."""
+    case = sglang_case(rng, max_requests=24, max_output=60)
+    while case["settings"].get("enable_priority_scheduling") or case["ignore_eos"]:
+        case = sglang_case(rng, max_requests=24, max_output=60)
+    del case["max_plans"]
+    page, settings = case["settings"]["page_size"], case["settings"]
+    settings["scheduler_recv_interval"] = 1
+    settings["schedule_policy"] = "fcfs" if rng.random() < 0.7 else "lpm"
+    for number, row in enumerate(case["requests"]):  # events of one moment have no order
+        row["arrival"] += 1e-6 * number
+    reserve = rng.choice([0, 1, 4, 20, 100])
+    most = max(row["tokens"] + max(row["output"], row.get("limit", 0)) for row in case["requests"])
+    decode = {
+        "capacity": (-(-(most + reserve) // page) + 2 + rng.choice([0, 0, 2, 5, 20, 100])) * page,
+        "settings": settings | {
+            "num_reserved_decode_tokens": reserve, "max_running_requests": rng.choice([1, 2, 4, 8, 40]),
+            "disable_overlap_schedule": rng.random() < 0.5, "enable_mixed_chunk": False,
+            "disaggregation_decode_enable_radix_cache": rng.random() < 0.4, "schedule_policy": "fcfs",
+        },
+    }  # fmt: skip
+    return case | {
+        "workers": [rng.choice([1, 1, 2]), rng.choice([1, 1, 2])], "decode": decode,
         "byte_s": rng.choice([0.0, 1.13e-5, 1.07e-3]), "latency": rng.choice([0.0, 0.00313]), "bytes_per_token": 1.0,
     }  # fmt: skip
 

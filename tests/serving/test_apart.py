@@ -66,6 +66,7 @@ def test_bytes_are_conserved_and_transfers_of_a_link_follow_each_other(engine):
     missing = trace.input_length - 16 * run.decode_hit_blocks
     sent, received = run.link_bytes
     assert sum(sent) == pytest.approx(sum(received)) == pytest.approx(1000.0 * missing.sum())
+    assert run.transfer_tokens == missing.sum() > 0
     for worker in range(2):
         mine = run.instance == worker
         assert sent[worker] / 2e6 <= run.transfer_end_s[mine].max() - run.transfer_begin_s[mine].min() + 1e-9

@@ -1,7 +1,9 @@
 """The closed loop: its arrivals are those of the twin, and its requests are served as in the open loop."""
 
 from dataclasses import replace
+from importlib import import_module
 from itertools import product
+from pkgutil import iter_modules
 from unittest import mock
 
 import numpy as np
@@ -9,12 +11,13 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving import core
 from kvtrace.serving.core import instance
 from kvtrace.serving.core.instance import Requests
 from kvtrace.serving.lanes import ClosedLoop
 from kvtrace.serving.routers import OWN, ROUTERS
 from kvtrace.serving.schedulers.simple import RecordedScheduler
-from kvtrace.serving.simulation import BatchLimits, StepCost, Tier, closed_loop, open_loop
+from kvtrace.serving.simulation import BatchLimits, DynamoCost, StepCost, Tier, closed_loop, open_loop
 from kvtrace.trace.building import toy
 from kvtrace.trace.session_trees import session_trees
 from tests.reference.closed_loop import Loop
@@ -36,6 +39,8 @@ ENGINES = {
     "dynamo": {"setting": Setting(60, engine="dynamo"), "limits": BatchLimits(30, 5)},
     "recorded": RECORDED,
 }
+for module in iter_modules(core.__path__):  # before `opened` replaces a class that they import
+    import_module(f"{core.__name__}.{module.name}")
 LOOPS = [
     ClosedLoop(lanes=1), ClosedLoop(lanes=3, think_scale=0.5), ClosedLoop(lanes=2, idle_cap_s=0.25),
     ClosedLoop(lanes=3, tree_idle_cap_s=0.5), ClosedLoop(lanes=2, duration_s=30.0, warm_up=2, idle_cap_s=3.0),
@@ -57,7 +62,7 @@ def moments(trace, loop, begins, ends):
 
 def entered_s(done, cost):
     """When each request of a run reaches the engine; recorded times have that in them."""
-    if not done.scheduler.has_front:
+    if not done.scheduler.has_front or isinstance(cost, DynamoCost):
         return done.arrival_s
     return np.array(entered(done.arrival_s.tolist(), done.trace.input_length.tolist(), cost, done.instances))
 

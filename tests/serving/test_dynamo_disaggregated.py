@@ -9,10 +9,11 @@ import pytest
 
 from kvtrace._base.errors import UsageError
 from kvtrace.cache.simulation import Setting
+from kvtrace.serving.disaggregated import DisaggregatedRun
 from kvtrace.serving.disaggregation import Disaggregation
 from kvtrace.serving.dynamo_workers import dynamo_workers
 from kvtrace.serving.schedulers.dynamo import DynamoCost, DynamoScheduler
-from kvtrace.serving.simulation import ClosedLoop, StepCost, closed_loop, open_loop
+from kvtrace.serving.simulation import StepCost, open_loop
 from kvtrace.trace.building import toy
 from tests.conftest import ROOT, drawn
 from tests.reference.dynamo_disaggregated import COLUMNS, serve
@@ -49,7 +50,7 @@ def served(case):
     )  # fmt: skip
     built.serving.advance(len(trace))
     built.serving.close()
-    run = built.run(trace, schedulers[0], case["router"], apart)
+    run = DisaggregatedRun(**built.results(), trace=trace)
     first, second, moved = built.prefilled.outcomes, built.decoded.outcomes, built.serving.outcomes
     prefilled, ended = np.isfinite(run.prefilled_s), np.isfinite(run.ended_s)
     columns = [
@@ -178,8 +179,6 @@ def test_what_is_not_simulated_is_refused():
         open_loop(trace, StepCost(token_s=1.0), setting=setting, disaggregation=apart)
     with pytest.raises(UsageError, match="--instances"):
         open_loop(trace, DynamoCost(), setting=setting, disaggregation=apart, instances=2)
-    with pytest.raises(UsageError, match="--loop open"):
-        closed_loop(trace, DynamoCost(), loop=ClosedLoop(lanes=1), setting=setting, disaggregation=apart)
     with pytest.raises(UsageError, match="not both"):
         both = Disaggregation(1, 1, kv_transfer_bandwidth=1.0, kv_transfer_bytes_per_token=1, kv_transfer_latency_s=1.0)
         open_loop(trace, DynamoCost(), setting=setting, disaggregation=both)

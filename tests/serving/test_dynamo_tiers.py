@@ -27,7 +27,7 @@ COUNTS, TIMES = [0, 1, 5, 6], [2, 3, 4]
 
 def served(trace, case, winner=None):
     """The outcomes in our kernel, one row a request, with the tokens from the tier; `winner` wins each tie."""
-    from kvtrace.serving.core.dynamo_offloading import SharedTierServing
+    from kvtrace.serving.core.dynamo import SharedTierServing
     from kvtrace.serving.core.instance import Requests
     from kvtrace.serving.core.serving import DynamoRouter, Serving
 

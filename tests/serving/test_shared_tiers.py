@@ -224,7 +224,7 @@ def test_write_back_stores_what_leaves_the_gpu_and_keeps_what_is_read():
         ([Tier("hbm", 2), Tier("pool", 9, block_tokens=24)], {"block_size": 16}, "not whole blocks of the trace"),
         ([Tier("hbm", 2), Tier("pool", 1, block_tokens=32)], {"block_size": 16}, "does not hold a block of 32"),
         ([Tier("hbm", 2), Tier("pool", 9, block_tokens=32, copies="write-back")], {"block_size": 16}, "needs write"),
-        ([Tier("hbm", 2), Tier("pool", 9, policy="belady")], {}, "belady is not modelled for a lower tier"),
+        ([Tier("hbm", 2), Tier("pool", 9, policy="belady")], {}, "belady is an upper bound"),
         ([Tier("hbm", 2), Tier("pool", -1)], {}, "0 blocks or more"),
         ([Tier("hbm", 1), Tier("pool", 9)], {}, "does not hold the longest request"),
     ],

@@ -10,7 +10,8 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
@@ -29,6 +30,7 @@ class Column:
     right: bool = False  # aligned to the right, as numbers are
     dim: bool = False  # a note; it may wrap
     rank: int = 1  # 0 never moves; of the others the highest goes first, of equal ones the rightmost
+    of: str = ""  # of a quantile behind another one: p90 behind TTFT p50 is of TTFT
 
 
 @dataclass
@@ -98,8 +100,10 @@ class TextTable:
             for cell in _cells(key, replace(columns[key], heading=headings.get(key, columns[key].heading)), rows)
         ]
         for heading, each, _ in cells:
+            before = self.columns[-1] if self.columns and re.fullmatch(r"p\d+", heading) else Column("")
             is_right = bool(each.format) and not each.left
             self.columns.append(Column(heading, right=is_right, dim=each.note, rank=each.rank))
+            self.columns[-1].of = before.of or before.name.partition(" ")[0]
             if each.meaning and heading == each.heading:
                 self.legend[heading] = each.meaning
         for row in rows:
@@ -125,12 +129,28 @@ class TextTable:
         >>> table.fitted(20)
         ([0, 1], ['policy', 'block\\nhit rate'])
         """
-        shown, names = list(range(len(self.columns))), [column.name for column in self.columns]
+        shown = list(range(len(self.columns)))
+        names = self._headings(shown)
         if self._needs(shown, names) > width:
-            names = [_in_two_lines(name) for name in names]
+            names = self._headings(shown, _in_two_lines)
         while self._needs(shown, names) > width and any(self.columns[number].rank for number in shown):
             shown.remove(max(shown, key=lambda number: (self.columns[number].rank, number)))
-        return shown, [names[number] for number in shown]
+            names = self._headings(shown, _in_two_lines)
+        return shown, names
+
+    def _headings(self, shown: Sequence[int], form: Callable[[str], str] = str) -> list[str]:
+        """The headings of some columns; a quantile says of what it is where the column before it does not stand there.
+
+        >>> table = TextTable("", [Column("TTFT p50"), Column("p90", of="TTFT"), Column("p99", of="TTFT")])
+        >>> table._headings([0, 1, 2]), table._headings([1, 2])
+        (['TTFT p50', 'p90', 'p99'], ['TTFT p90', 'p99'])
+        """
+        names = [self.columns[number].name for number in shown]
+        for at, number in enumerate(shown):
+            of = self.columns[number].of
+            if of and not (at and shown[at - 1] == number - 1):
+                names[at] = f"{of} {names[at]}"
+        return [form(name) for name in names]
 
     def pieces(self, width: int) -> Iterator[tuple[list[int], list[str]]]:
         """The columns of each part of the table in a terminal, and their headings.
@@ -145,19 +165,23 @@ class TextTable:
         first, names = self.fitted(width)
         keys = list(itertools.takewhile(lambda number: not self.columns[number].rank, range(len(self.columns))))
         rest = [n for n, column in enumerate(self.columns) if n not in first and column.name and not column.dim]
-        headings = [_in_two_lines(column.name) for column in self.columns]
+
+        def fits(some: list[int]) -> bool:
+            return self._needs(some, self._headings(some, _in_two_lines)) <= width
+
         parts: list[list[int]] = []
-        for number in filter(lambda number: self._needs([*keys, number], headings) <= width, rest):
-            if not parts or self._needs([*parts[-1], number], headings) > width:
+        for number in filter(lambda number: fits([*keys, number]), rest):
+            if not parts or not fits([*parts[-1], number]):
                 parts.append([*keys])
             parts[-1].append(number)
         if first != keys or not parts:
             yield first, names
-        yield from ((part, [headings[number] for number in part]) for part in parts)
+        yield from ((part, self._headings(part, _in_two_lines)) for part in parts)
 
     def _needs(self, shown: list[int], names: list[str]) -> int:
         """The width of some columns with these headings."""
-        widths = [max(self._cell_width(number, MIN_NOTE), *map(len, names[number].split("\n"))) for number in shown]
+        headed = zip(shown, names, strict=True)
+        widths = [max(self._cell_width(number, MIN_NOTE), *map(len, name.split("\n"))) for number, name in headed]
         return sum(widths) + GAP * (len(widths) - 1)
 
     def _cell_width(self, number: int, max_note: int | None = None) -> int:

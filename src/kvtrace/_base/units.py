@@ -14,6 +14,8 @@ from typing import Any
 
 from .errors import UsageError
 
+MAX_BLOCKS = 1 << 48  # of a capacity: larger than any cache, small enough for exact sums
+
 
 def quantiles(text: str | None) -> list[float]:
     """The quantiles of a comma-separated list, each from 0 to 1; UsageError if one is not valid.

@@ -9,9 +9,8 @@ from operator import index
 import numpy as np
 
 from .._base.errors import UsageError
-from .._base.units import BYTES, COUNTS, NUMBER, number, two_sizes
+from .._base.units import BYTES, COUNTS, MAX_BLOCKS, NUMBER, number, two_sizes
 
-MAX_BLOCKS = 1 << 48  # larger than any cache, small enough for exact sums
 ADD_MODEL = "Add --model or --kv-bytes-per-token."
 FORM = re.compile(rf"({NUMBER})\s*([a-zA-Z%]*)")
 THOUSANDS = re.compile(r"(?<!\d)\d{1,3}(?:,\d{3})+(?![\d.])")

@@ -17,6 +17,7 @@ import numpy as np
 
 from .._base.errors import UsageError
 from .._base.results import DescribedResult, PlottedResult, Rows, any_value, column, varies
+from .._base.units import MAX_BLOCKS
 from .._base.workers import stoppable_threads
 from ..formats.lazy import LazyTrace
 from ..trace.domains import in_domains
@@ -108,13 +109,16 @@ def evicts_roots_first(engine: str, policy: str, pool: str) -> bool:
 
 
 def whole_blocks(capacity: Any) -> int:
-    """A capacity in blocks; UsageError if it is text or a fraction."""
+    """A capacity in blocks; UsageError if it is text, a fraction, or larger than any cache."""
     try:
-        return operator.index(capacity)
+        blocks = operator.index(capacity)
     except TypeError:
         raise UsageError(
             f"a capacity is a whole number of blocks, not {capacity!r}. For '50%' see kvtrace.simulate."
         ) from None
+    if blocks > MAX_BLOCKS:
+        raise UsageError(f"a capacity is at most {MAX_BLOCKS:,} blocks, not {blocks:,}.")
+    return blocks
 
 
 class EngineOptions(TypedDict, total=False):

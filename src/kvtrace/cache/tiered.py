@@ -144,6 +144,8 @@ def tiered(setting: Setting, demand: BlockDemand, lower: Sequence[Tier]):
             "Leave out --engine, --capacity-counts, --pool, belady and unlimited."
         )
     sizes = [(setting.capacity, setting.policy), *((tier.capacity, tier.policy or setting.policy) for tier in lower)]
+    for _, policy in sizes:
+        _require_online(policy)
     contexts = [Context(demand.blocks, capacity, demand.trace, demand) for capacity, _ in sizes]
     first, *others = (make(policy, context) for (_, policy), context in zip(sizes, contexts, strict=True))
     for (_, policy), built in zip(sizes, (first, *others), strict=True):
@@ -353,10 +355,14 @@ def _place(tier: Tier, copies: str, setting: Setting, demand: BlockDemand) -> An
         raise UsageError(f"Tier {tier.name} does not hold a block of {tier.block_tokens} tokens. Try {chunk} or more.")
     context = Context(demand.blocks, units, demand.trace, demand)
     name = tier.policy or (setting.policy if setting.engine == "reference" else "lru")
-    policy = make(name, context)
-    if (row := POLICIES.get(name.partition(":")[0])) is not None and row.bound:
-        raise UsageError(f"Policy {name} is not modelled for a lower tier. Try --policy lru.")
-    return Place(policy, copies, chunk)
+    _require_online(name)
+    return Place(make(name, context), copies, chunk)
+
+
+def _require_online(policy: str) -> None:
+    """UsageError for an upper bound, which looks ahead, as the policy of a lower tier."""
+    if (row := POLICIES.get(policy.partition(":")[0])) is not None and row.bound:
+        raise UsageError(f"Policy {policy} is an upper bound, which a lower tier cannot have. Try lru.")
 
 
 def _exclusive(trace, sizes, setting, demand: BlockDemand, on_progress):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import isfinite
 from typing import Any, Literal, get_args
 
-from .._base.errors import UsageError
+from .._base.errors import UsageError, wrong_word
 from .._base.units import milliseconds, size_bytes
 from .policies import POLICIES
 
@@ -32,6 +33,9 @@ class Tier:
     Engines that write blocks to the tier as they compute them (vllm) use `store_seconds`. A scheduler refuses a field
     that it does not model.
 
+    Raises:
+        UsageError: A time is negative or not finite, or another value is not valid.
+
     >>> Tier("dram", 200, 0.0005).scope
     'rank'
     """
@@ -46,6 +50,18 @@ class Tier:
     latency_s: float = 0.0  # of a transfer, before its first byte
     peers: bool = False  # instances read each other's tier of this name
     block_tokens: int | None = None  # tokens of a block of the tier; None: as the trace
+
+    def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise wrong_word(self.scope, "a scope of a tier", SCOPES)
+        if self.copies is not None and self.copies not in COPIES:
+            raise wrong_word(self.copies, "a way of copies to a tier", COPIES)
+        for name in ("fetch_seconds", "store_seconds", "latency_s"):
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value >= 0):
+                raise UsageError(f"{name} of tier {self.name} must be at least 0, and finite.")
+        if self.block_tokens is not None and self.block_tokens < 1:
+            raise UsageError(f"block_tokens of tier {self.name} must be at least 1.")
 
     def shown(self, name: str) -> str:
         """A field as `--tiers` has it.

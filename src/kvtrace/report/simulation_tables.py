@@ -180,9 +180,17 @@ def _title(values):
         phrases.append(f"mode {row['mode']}")
     if "schedule" in same:
         phrases.append(in_words(row["schedule"]))
-    if is_routed("router", values["results"]):
-        phrases.append(f"{row['instances']:,} instances")
+    if "prefill_workers" in row or is_routed("router", values["results"]):
+        phrases.append(_fleet_in_words(row))
     return ", ".join(["Hits of a prefix cache", *phrases, f"blocks of {values['block_size']:,} tokens"])
+
+
+def _fleet_in_words(row):
+    """The instances of a result, which may be workers of two kinds."""
+    if "prefill_workers" not in row:
+        return f"{row['instances']:,} instances"
+    workers = "worker" if row["decode_workers"] == 1 else "workers"
+    return f"{row['prefill_workers']:,} prefill and {row['decode_workers']:,} decode {workers}"
 
 
 def in_words(text: str) -> str:
@@ -208,9 +216,8 @@ OF_LOADS = {"instance": column("instance", ",", rank=0), **OF_LOADS, "block_hit_
 
 def _instances(row):
     """A table of the load and the hits of each instance."""
-    title = (
-        f"{row['instances']} instances of {row['capacity']:,} blocks, policy {row['policy']}, router {row['router']}"
-    )
+    kind = "prefill workers" if "prefill_workers" in row else "instances"
+    title = f"{row['instances']} {kind} of {row['capacity']:,} blocks, policy {row['policy']}, router {row['router']}"
     return TextTable(title).add_results(OF_LOADS, row["loads"])
 
 

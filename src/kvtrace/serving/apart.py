@@ -14,15 +14,15 @@ import numpy as np
 
 from .._base.errors import UsageError
 from ..cache.demand import BlockDemand, block_demand
-from ..cache.simulation import Setting, advance_all
+from ..cache.simulation import Setting
 from ..trace.columns import replace_columns
 from ..trace.domains import in_domains
 from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
-from .disaggregated import DisaggregatedRun
+from .disaggregated import DisaggregatedRun, serve_workers
 from .disaggregation import Disaggregation
-from .instances import CHUNK, Cost, Timeline, entered_s, make_router
-from .lanes import ClosedLoop, ClosedRun, PlayedTrace, closed_result, lanes_of, played_trace
+from .instances import Cost, Timeline, entered_s, make_router
+from .lanes import ClosedLoop
 from .models.shape import ModelShape
 from .routers import RouterName
 from .schedulers.base import Scheduler
@@ -60,7 +60,7 @@ def serve_apart(
     api_servers: int | None = None,
     loop: ClosedLoop | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> DisaggregatedRun | ClosedRun:
+) -> DisaggregatedRun:
     """Serve a trace with prefill and decode on different workers.
 
     Args:
@@ -76,7 +76,7 @@ def serve_apart(
         on_progress: Receives the number of requests served since its last call.
 
     Returns:
-        The times and the hits of each request; of a closed loop without those of the transfers.
+        The times and the hits of each request; of a closed loop a ClosedDisaggregatedRun.
 
     Raises:
         UsageError: An argument is not valid, or is not modelled.
@@ -90,20 +90,15 @@ def serve_apart(
     """
     trace = in_domains(trace)
     require_known(trace, trace.meta, "the outcome of a simulation in time", PREFIXES, OUTPUTS)
-    built, played, front = _built(
-        trace, prefill, decode, link, shape, bytes_per_token, max_local_prefill_length, api_servers, loop
-    )
-    if played is None or loop is None:
-        advance_all(built.serving, len(trace), on_progress, CHUNK)
-        built.serving.close()
-        kinds = Disaggregation(prefill.workers, decode.workers, decode.router, decode.setting.capacity)
-        return built.run(trace, prefill.own_scheduler, prefill.router, kinds)
-    lanes = lanes_of(played, loop, built.requests, front, several=False)
-    built.serving.play(lanes)
-    built.serving.advance(len(played.trace))
-    built.serving.close()
-    built.check()
-    return closed_result(built.results, played, loop, lanes.outcome)
+    kinds = Disaggregation(
+        prefill.workers, decode.workers, decode.router, decode.setting.capacity,
+        max_local_prefill_length=max_local_prefill_length,
+    )  # fmt: skip
+
+    def build(played: Trace) -> ApartWorkers:
+        return _built(played, prefill, decode, link, shape, bytes_per_token, kinds, api_servers)
+
+    return serve_workers(trace, build, loop, on_progress=on_progress)
 
 
 def engine_workers(
@@ -119,6 +114,10 @@ def engine_workers(
         router: Of the prefill workers.
         router_seed, demand: Are not used.
     """
+    if disaggregation.kv_transfer_timing_mode == "full_prompt":
+        raise UsageError(
+            f"Engine {setting.engine} sends what the decode worker does not hold. Leave out --kv-transfer-timing-mode."
+        )
     plain = Workers(cost, setting, scheduler)
     first, second = disaggregation.workers
     prefill = replace(disaggregation.prefill or plain, workers=first, router=router)
@@ -130,49 +129,45 @@ def engine_workers(
     if disaggregation.kv_transfer_bandwidth and not each and decode.shape is None:
         raise UsageError("--kv-transfer-bandwidth needs --kv-transfer-bytes-per-token, or a --model.")
     shape = None if each else decode.shape
-    return _built(trace, prefill, decode, link, shape, each or 0.0, disaggregation.max_local_prefill_length, None)[0]
+    return _built(trace, prefill, decode, link, shape, each or 0.0, disaggregation, None)
 
 
 def _built(
     trace: Trace, prefill: Workers, decode: Workers, link: Link, shape: ModelShape | None, bytes_per_token: float,
-    max_local_prefill_length: int | None, api_servers: int | None, loop: ClosedLoop | None = None,
-) -> tuple[ApartWorkers, PlayedTrace | None, tuple[np.ndarray, float]]:  # fmt: skip
-    """The compiled workers, what a closed loop plays, and the times of the API server."""
+    kinds: Disaggregation, api_servers: int | None,
+) -> ApartWorkers:  # fmt: skip
+    """The compiled workers."""
     from .core.apart import ApartServing, Links
     from .core.instance import Requests
 
     engine = prefill.setting.engine
     if decode.setting.engine != engine:
         raise UsageError("Prefill and decode workers must have one engine.")
-    if max_local_prefill_length is not None and engine in EARLY:
+    if kinds.max_local_prefill_length is not None and engine in EARLY:
         raise UsageError("SGLang's decode workers compute no prompts. Leave out --max-local-prefill-length.")
-    if loop and loop.duration_s is not None:
-        raise UsageError("Prefill and decode on different workers do not support --duration yet.")
-    played = played_trace(trace, loop) if loop else None
-    whole = played.trace if played else trace
-    ones = np.ones(len(whole), dtype=np.int64)
-    prompts = replace_columns(whole, output_length=ones, output_ids=None, output_offsets=None, extra={})
+    ones = np.ones(len(trace), dtype=np.int64)
+    prompts = replace_columns(trace, output_length=ones, output_ids=None, output_offsets=None, extra={})
     sides = [
-        _Side.of(prefill, Trace.from_columns(prompts, block_size=whole.block_size, tail=whole.tail)),
-        _Side.of(decode, whole),
+        _Side.of(prefill, Trace.from_columns(prompts, block_size=trace.block_size, tail=trace.tail)),
+        _Side.of(decode, trace),
     ]
-    front = prefill.cost.front(whole.input_length, api_servers or prefill.workers * prefill.ranks)
-    tokens, outputs = decode.own_scheduler.lengths(whole)
-    requests = Requests(entered_s(whole, front), tokens, outputs, np.zeros(len(whole), dtype=np.int64))
+    front = prefill.cost.front(trace.input_length, api_servers or prefill.workers * prefill.ranks)
+    tokens, outputs = decode.own_scheduler.lengths(trace)
+    requests = Requests(entered_s(trace, front), tokens, outputs, np.zeros(len(trace), dtype=np.int64))
     if shape is None:
         sizes, each = bytes_per_token * tokens, bytes_per_token
     else:
         sizes, each = shape.fetched_bytes(tokens), float(shape.fetched_bytes(2) - shape.fetched_bytes(1))
     place = np.concatenate([np.arange(one.workers * one.ranks) % one.workers for one in (prefill, decode)])
     links = Links(place, prefill.workers, decode.workers, link.seconds_per_byte, link.latency_s)
-    local = -1 if max_local_prefill_length is None else max_local_prefill_length
+    local = -1 if kinds.max_local_prefill_length is None else kinds.max_local_prefill_length
     serving = ApartServing(
         [side.instances for side in sides], [side.router for side in sides], requests,
         [side.requests for side in sides], [prefill.setting.capacity, decode.setting.capacity], links, (sizes, each),
         (engine in EARLY, engine in EARLY, local),
     )  # fmt: skip
     decode.own_scheduler.receive(sides[1].instances)
-    return ApartWorkers(prefill, decode, sides, serving, links, requests), played, front
+    return ApartWorkers(prefill, decode, kinds, sides, serving, links, requests, front)
 
 
 @dataclass(frozen=True)
@@ -217,22 +212,19 @@ class ApartWorkers:
 
     prefill: Workers
     decode: Workers
+    disaggregation: Disaggregation
     sides: list[_Side]
     serving: Any
     links: Any
-    requests: Any
+    arrivals: Any  # the requests whose arrivals the loop takes
+    front: tuple[np.ndarray, float]  # the times of the API server
 
     @property
-    def prefills(self) -> list[Any]:
-        """The compiled ranks of prefill workers."""
-        return self.sides[0].instances
+    def instances(self) -> list[Any]:
+        """The compiled ranks of prefill workers, then those of decode workers."""
+        return [*self.sides[0].instances, *self.sides[1].instances]
 
-    @property
-    def decodes(self) -> list[Any]:
-        """The compiled ranks of decode workers."""
-        return self.sides[1].instances
-
-    def check(self) -> None:
+    def _check(self) -> None:
         """UsageError if a request never got room on a worker."""
         outcomes = self.sides[1].requests.outcomes
         sent = (np.asarray(self.serving.receiver) >= 0) | (np.asarray(self.serving.sender) >= 0)
@@ -243,43 +235,34 @@ class ApartWorkers:
                 "decode workers."
             )
 
-    def run(
-        self, trace: Trace, scheduler: Scheduler, router: RouterName, disaggregation: Disaggregation
-    ) -> DisaggregatedRun:
-        """The result, when all requests have ended."""
-        self.check()
-        second, run, count = self.sides[1].requests.outcomes, self.serving, len(self.prefills)
-        receiver, hits = np.asarray(run.receiver), self._hits(1)
-        lines = [Timeline.of(one.timeline) for one in (*self.prefills, *self.decodes) if one.timeline]
-        return DisaggregatedRun(
-            **self.results(), trace=trace, timelines=tuple(lines), disaggregation=disaggregation,
-            decode_instance=np.where(receiver >= 0, receiver - count, -1).astype(np.int32),
-            prefilled_s=np.asarray(run.computed), transfer_begin_s=np.asarray(run.begun),
-            transfer_end_s=np.asarray(run.arrived), ready_s=np.asarray(run.arrived), released_s=np.asarray(run.arrived),
-            decode_started_s=second["started"], decode_hit_blocks=hits,
-            link_bytes=(tuple(np.asarray(self.links.sent).tolist()), tuple(np.asarray(self.links.received).tolist())),
-        )  # fmt: skip
-
     def _hits(self, side: int) -> np.ndarray:
         return sum(engine.hits.astype(np.int64) for engine in self.sides[side].engines)
 
-    def results(self, rows: np.ndarray | slice = slice(None)) -> dict[str, Any]:
-        """The fields of a ServingRun, except its trace, for some rows in their order.
+    def results(self) -> dict[str, Any]:
+        """The fields of a DisaggregatedRun except its trace, when all requests have ended.
 
         Those of a prompt are its prefill worker's, or its decode worker's if that computed it.
         """
+        self._check()
         first, second = (side.requests.outcomes for side in self.sides)
-        local = np.asarray(self.serving.local) == 1
-        sender, instances = np.asarray(self.serving.sender), [*self.prefills, *self.decodes]
+        run, count, instances = self.serving, len(self.sides[0].instances), self.instances
+        local, receiver, arrived = np.asarray(run.local) == 1, np.asarray(run.receiver), np.asarray(run.arrived)
+        held = self._hits(1)
+        lines = [Timeline.of(one.timeline) for one in instances if one.timeline]
         return {
-            "setting": self.prefill.setting, "hit_blocks": np.where(local, self._hits(1), self._hits(0))[rows],
+            "setting": self.prefill.setting, "hit_blocks": np.where(local, held, self._hits(0)),
             "evictions": sum(engine.evictions for side in self.sides for engine in side.engines), "early_frees": 0,
-            "router": self.prefill.router, "instance": sender[rows].astype(np.int32), "instances": len(self.prefills),
-            "started_s": np.where(local, second["started"], first["started"])[rows],
-            "first_s": second["first"][rows], "ended_s": second["ended"][rows],
-            "cached_tokens": np.where(local, second["cached"], first["cached"])[rows],
+            "router": self.prefill.router, "instance": np.asarray(run.sender).astype(np.int32), "instances": count,
+            "started_s": np.where(local, second["started"], first["started"]), "first_s": second["first"],
+            "ended_s": second["ended"], "cached_tokens": np.where(local, second["cached"], first["cached"]),
             "busy_s": tuple(instance.busy for instance in instances), "scheduler": self.prefill.own_scheduler,
             "steps": tuple(instance.steps for instance in instances),
-            "preemptions": (first["preempted"] + second["preempted"])[rows],
-            "recomputed_tokens": (first["recomputed"] + second["recomputed"])[rows],
+            "preemptions": first["preempted"] + second["preempted"],
+            "recomputed_tokens": first["recomputed"] + second["recomputed"], "timelines": tuple(lines),
+            "disaggregation": self.disaggregation,
+            "decode_instance": np.where(receiver >= 0, receiver - count, -1).astype(np.int32),
+            "prefilled_s": np.asarray(run.computed), "transfer_begin_s": np.asarray(run.begun),
+            "transfer_end_s": arrived, "ready_s": arrived, "released_s": arrived,
+            "decode_started_s": second["started"], "decode_hit_blocks": held,
+            "link_bytes": (tuple(np.asarray(self.links.sent).tolist()), tuple(np.asarray(self.links.received).tolist())),
         }  # fmt: skip

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from .._base.results import column
-from ..cache.simulation import Setting
+from ..cache.simulation import Setting, advance_all
 from ..trace.trace import Trace
 from .disaggregation import Disaggregation
-from .instances import Timeline
+from .instances import CHUNK, Timeline
+from .lanes import ClosedLoop, ClosedRun, PlayedTrace, lanes_of, play_laps
 from .overload import Overload
 from .routers import RouterName
 from .schedulers.base import Scheduler
@@ -82,13 +84,13 @@ class DisaggregatedRun(ServingRun):
     @column(value=quantiles_of)
     def prefill_s(self) -> np.ndarray:
         """Time from admission on a prefill worker to the end of the prefill, of the requests that were served."""
-        return served_only(self.prefilled_s - self.started_s)
+        return served_only((self.prefilled_s - self.started_s)[self.counted])
 
     @property
     @column(value=quantiles_of)
     def transfer_s(self) -> np.ndarray:
         """Time that a KV transfer takes, of the requests that were served."""
-        return served_only(self.transfer_end_s - self.transfer_begin_s)
+        return served_only((self.transfer_end_s - self.transfer_begin_s)[self.counted])
 
     @property
     @column(
@@ -99,17 +101,20 @@ class DisaggregatedRun(ServingRun):
         """Time from the end of a prefill until the decode worker can use its KV cache: the wait for blocks there, the
         transfer, and the end of the step under way.
         """
-        return served_only(self.ready_s - self.prefilled_s)
+        return served_only((self.ready_s - self.prefilled_s)[self.counted])
 
     @property
     @column()
     def transfer_tokens(self) -> int:
-        """Prompt tokens whose KV cache was sent: whole prompts, or whole blocks that the decode worker did not hold."""
-        sent = ~np.isnan(self.transfer_begin_s)
-        if self.disaggregation.kv_transfer_timing_mode == "full_prompt":
-            return int(np.maximum(self.trace.input_length, 1)[sent].sum())
-        size = self.trace.block_size
-        return int(size * (-(-np.maximum(self.trace.input_length, 1) // size) - self.decode_hit_blocks)[sent].sum())
+        """Prompt tokens whose KV cache was sent: those that the decode worker did not hold, with Dynamo in whole blocks,
+        or whole prompts in its mode full_prompt.
+        """
+        sent, tokens, size = ~np.isnan(self.transfer_begin_s), self.trace.input_length, self.trace.block_size
+        if self.setting.engine != "dynamo":
+            return int(np.maximum(tokens - size * self.decode_hit_blocks, 0)[sent].sum())
+        if self.disaggregation.kv_transfer_timing_mode != "destination_missing":
+            return int(np.maximum(tokens, 1)[sent].sum())
+        return int(size * (-(-np.maximum(tokens, 1) // size) - self.decode_hit_blocks)[sent].sum())
 
     @property
     @column("E2E p50", ".2f", unit=" s", place=22, rank=2, value=quantiles_of, parts=E2E, meaning=E2E_MEANING)
@@ -129,47 +134,145 @@ class DisaggregatedRun(ServingRun):
         return None
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class ClosedDisaggregatedRun(DisaggregatedRun, ClosedRun):
+    """The result of prefill and decode workers in a closed loop: requests in order of arrival, and the plays."""
+
+
+class WorkersOfKinds(Protocol):
+    """Compiled workers of both kinds, and the loop that runs them."""
+
+    @property
+    def serving(self) -> Any:
+        """The compiled loop."""
+
+    @property
+    def arrivals(self) -> Any:
+        """The compiled requests whose arrivals the loop takes."""
+
+    @property
+    def front(self) -> tuple[np.ndarray, float]:
+        """The times of the API server, as SessionLanes takes them."""
+
+    @property
+    def instances(self) -> list[Any]:
+        """The compiled workers, those for prefills first."""
+
+    def results(self) -> dict[str, Any]:
+        """The fields of a DisaggregatedRun except its trace, when all requests have ended."""
+
+
+def serve_workers(
+    trace: Trace,
+    build: Callable[[Trace], WorkersOfKinds],
+    loop: ClosedLoop | None = None,
+    *,
+    unit_ms: float = 1000,
+    timelines: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> DisaggregatedRun:
+    """Serve a trace on workers of two kinds, in the open loop or a closed one.
+
+    Args:
+        trace: The trace.
+        build: Makes the compiled workers for a trace.
+        loop: The closed loop.
+        unit_ms: The unit of the times of the compiled loop.
+        timelines: Keep the time line of each worker.
+        on_progress: Receives the number of requests served since its last call.
+    """
+
+    def built_for(played: Trace) -> WorkersOfKinds:
+        built = build(played)
+        for worker in built.instances if timelines else ():
+            worker.watch()
+        return built
+
+    if loop is None:
+        built = built_for(trace)
+        advance_all(built.serving, len(trace), on_progress, CHUNK)
+        built.serving.close()
+        return DisaggregatedRun(**built.results(), trace=trace)
+
+    def play(played: PlayedTrace) -> tuple[Callable[[np.ndarray], dict[str, Any]], dict[str, Any]]:
+        built = built_for(played.trace)
+        lanes = lanes_of(played, loop, built.arrivals, built.front, several=False)
+        for instance in built.instances:
+            instance.engine.context.set_due(lanes.due)
+        built.serving.play(lanes)
+        built.serving.advance(len(played.trace))
+        built.serving.close()
+        if on_progress:
+            on_progress(lanes.outcome["rows"].size)
+        return lambda rows: _taken(built.results(), rows), lanes.outcome
+
+    run = play_laps(trace, loop, play, unit_ms=unit_ms, kind=ClosedDisaggregatedRun)
+    assert isinstance(run, ClosedDisaggregatedRun)
+    return run
+
+
+def _taken(fields: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """The fields, of some rows in their order."""
+    return {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in fields.items()}
+
+
 @dataclass(frozen=True)
 class BuiltWorkers:
-    """Compiled workers of both kinds, and the loop that runs them; `unit_s` is the unit of their times in seconds."""
+    """Compiled workers of both kinds of Dynamo's replay, and the loop that runs them; its times are in ms."""
 
     serving: Any
     setting: Setting
+    scheduler: Scheduler
+    router: RouterName
+    disaggregation: Disaggregation
     prefilled: Any  # the requests on the prefill workers
     decoded: Any  # and on the decode workers
     prefills: list[Any]
     decodes: list[Any]
     tokens: np.ndarray  # of each prompt
-    unit_s: float = 1.0
+    block_size: int
 
-    def run(
-        self, trace: Trace, scheduler: Scheduler, router: RouterName, disaggregation: Disaggregation
-    ) -> DisaggregatedRun:
-        """The result, when all requests have ended."""
-        instances = [*self.prefills, *self.decodes]
+    @property
+    def arrivals(self) -> Any:
+        """The requests whose arrivals the loop takes."""
+        return self.prefilled
+
+    @property
+    def front(self) -> tuple[np.ndarray, float]:
+        """No API server stands before Dynamo's mocked engines."""
+        return np.zeros(len(self.tokens)), 0.0
+
+    @property
+    def instances(self) -> list[Any]:
+        """The compiled workers, those for prefills first."""
+        return [*self.prefills, *self.decodes]
+
+    def results(self) -> dict[str, Any]:
+        """The fields of a DisaggregatedRun except its trace, when all requests have ended."""
+        instances = self.instances
         engines = [instance.engine for instance in instances]
-        first, second, moved, unit = self.prefilled.outcomes, self.decoded.outcomes, self.serving.outcomes, self.unit_s
+        first, second, moved, unit = self.prefilled.outcomes, self.decoded.outcomes, self.serving.outcomes, 0.001
         hit_blocks = sum(engine.hits.astype(np.int64) for engine in engines[: len(self.prefills)])
-        needed = -(-self.tokens // trace.block_size)
+        needed = -(-self.tokens // self.block_size)
         rejected, sent = moved["rejected"].astype(bool), np.isfinite(moved["transferring"])
         instance = np.where(np.isnan(first["started"]), -1, first["instance"])  # of those that never began
         lines = [
             Timeline.of([(at * unit, *counts) for at, *counts in instance.timeline]) for instance in instances
             if instance.timeline
         ]  # fmt: skip
-        return DisaggregatedRun(
-            setting=self.setting, trace=trace, hit_blocks=hit_blocks, early_frees=0,
-            evictions=sum(engine.evictions for engine in engines), router=router, instance=instance,
-            instances=len(self.prefills), started_s=first["started"] * unit, first_s=second["first"] * unit,
-            ended_s=np.where(rejected, np.nan, second["ended"]) * unit, cached_tokens=first["cached"],
-            busy_s=tuple(instance.busy * unit for instance in instances), scheduler=scheduler,
-            steps=tuple(instance.steps for instance in instances),
-            preemptions=first["preempted"] + second["preempted"],
-            recomputed_tokens=first["recomputed"] + second["recomputed"], timelines=tuple(lines),
-            disaggregation=disaggregation, decode_instance=np.where(sent, second["instance"], -1),
-            prefilled_s=np.where(instance < 0, np.nan, first["ended"]) * unit,
-            transfer_begin_s=moved["transferring"] * unit, transfer_end_s=moved["transferred"] * unit,
-            ready_s=moved["activated"] * unit, released_s=moved["released"] * unit,
-            decode_started_s=second["started"] * unit,
-            decode_hit_blocks=np.where(sent, needed - moved["sent"], 0),
-        )  # fmt: skip
+        return {
+            "setting": self.setting, "hit_blocks": hit_blocks, "early_frees": 0,
+            "evictions": sum(engine.evictions for engine in engines), "router": self.router, "instance": instance,
+            "instances": len(self.prefills), "started_s": first["started"] * unit, "first_s": second["first"] * unit,
+            "ended_s": np.where(rejected, np.nan, second["ended"]) * unit, "cached_tokens": first["cached"],
+            "busy_s": tuple(instance.busy * unit for instance in instances), "scheduler": self.scheduler,
+            "steps": tuple(instance.steps for instance in instances),
+            "preemptions": first["preempted"] + second["preempted"],
+            "recomputed_tokens": first["recomputed"] + second["recomputed"], "timelines": tuple(lines),
+            "disaggregation": self.disaggregation, "decode_instance": np.where(sent, second["instance"], -1),
+            "prefilled_s": np.where(instance < 0, np.nan, first["ended"]) * unit,
+            "transfer_begin_s": moved["transferring"] * unit, "transfer_end_s": moved["transferred"] * unit,
+            "ready_s": moved["activated"] * unit, "released_s": moved["released"] * unit,
+            "decode_started_s": second["started"] * unit,
+            "decode_hit_blocks": np.where(sent, needed - moved["sent"], 0),
+        }  # fmt: skip

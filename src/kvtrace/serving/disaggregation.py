@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from .._base.errors import UsageError, wrong_word
@@ -68,9 +69,10 @@ class Disaggregation:
     kv_transfer_bytes_per_token: int | None = option(
         None, "Bytes of a token in a KV transfer.  [default: those of --model]", metavar="N", minimum=1, group=TIME,
     )  # fmt: skip
-    kv_transfer_timing_mode: TransferTiming = option(
-        "full_prompt", "What a KV transfer carries: full_prompt, or destination_missing, the tokens that the decode "
-        "worker does not hold.", choices=TIMINGS, metavar="MODE", group=TIME,
+    kv_transfer_timing_mode: TransferTiming | None = option(
+        None, "With dynamo, what a KV transfer carries: full_prompt, or destination_missing, the tokens that the decode "
+        "worker does not hold, which other engines send.  [default: full_prompt]", choices=TIMINGS, metavar="MODE",
+        group=TIME,
     )  # fmt: skip
 
     max_local_prefill_length: int | None = option(
@@ -94,18 +96,28 @@ class Disaggregation:
             raise UsageError("--prefill-workers and --decode-workers need each other.")
         if self.prefill_workers is None and any(value != default for value, default in self._others()):
             raise UsageError("Options of prefill and decode workers need --prefill-workers and --decode-workers.")
-        for name, number in (("prefill-workers", self.prefill_workers), ("decode-workers", self.decode_workers)):
-            if number is not None and number < 1:
-                raise UsageError(f"--{name} must be at least 1.")
-        if self.kv_transfer_timing_mode not in TIMINGS:
+        self._check_numbers()
+        if self.kv_transfer_timing_mode not in (None, *TIMINGS):
             raise wrong_word(self.kv_transfer_timing_mode, "a value of --kv-transfer-timing-mode", TIMINGS)
+
+    def _check_numbers(self) -> None:
+        for name in ("prefill_workers", "decode_workers", "decode_capacity", "kv_transfer_bytes_per_token"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise UsageError(f"--{name.replace('_', '-')} must be at least 1.")
+        if self.max_local_prefill_length is not None and self.max_local_prefill_length < 0:
+            raise UsageError("--max-local-prefill-length must be at least 0.")
+        if self.kv_transfer_bandwidth is not None and not 0 < self.kv_transfer_bandwidth < inf:
+            raise UsageError("--kv-transfer-bandwidth must be above 0, and finite.")
+        if not 0 <= self.kv_transfer_latency_s < inf:
+            raise UsageError("--kv-transfer-latency must be at least 0, and finite.")
 
     def _others(self) -> list[tuple[object, object]]:
         """The values of the fields that need workers, and their defaults."""
         return [
             (self.decode_router, None), (self.decode_capacity, None), (self.kv_transfer_bandwidth, None),
             (self.kv_transfer_latency_s, 0.0), (self.kv_transfer_bytes_per_token, None),
-            (self.kv_transfer_timing_mode, "full_prompt"), (self.max_local_prefill_length, None),
+            (self.kv_transfer_timing_mode, None), (self.max_local_prefill_length, None),
             (self.prefill_options, None), (self.decode_options, None),
         ]  # fmt: skip
 

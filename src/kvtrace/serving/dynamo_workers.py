@@ -18,7 +18,7 @@ from ..trace.trace import Trace
 from .disaggregated import BuiltWorkers
 from .disaggregation import Disaggregation
 from .instances import Cost, make_router
-from .routers import OWN
+from .routers import OWN, RouterName
 from .schedulers.base import Scheduler
 from .schedulers.dynamo import DynamoCost, DynamoScheduler
 
@@ -29,7 +29,7 @@ def dynamo_workers(
     scheduler: Scheduler,
     setting: Setting,
     disaggregation: Disaggregation,
-    router: str,
+    router: RouterName,
     router_seed: int = 0,
     demand: BlockDemand | None = None,
     winners: tuple[np.ndarray, np.ndarray] | None = None,
@@ -90,7 +90,10 @@ def dynamo_workers(
         "missing_only": disaggregation.kv_transfer_timing_mode == "destination_missing",
     }  # fmt: skip
     serving = DynamoServing(first, second, chooser, decode_chooser, prefilled, decoded, caches[0], link)
-    return BuiltWorkers(serving, setting, prefilled, decoded, first, second, tokens, unit_s=0.001)
+    return BuiltWorkers(
+        serving, setting, scheduler, router, disaggregation, prefilled, decoded, first, second, tokens,
+        trace.block_size,
+    )  # fmt: skip
 
 
 def _router(

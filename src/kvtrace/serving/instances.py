@@ -236,7 +236,7 @@ def simulate_instances(
 
     trace = in_domains(trace)
     check_router(router, in_time=False)
-    _require_number(instances)
+    _require_number(instances, instances_per_host)
     if schedule is not None or setting.schedule.kind == "serial":
         setting = replace(setting, schedule=parse_schedule(schedule or OVERLAP))
     if setting.schedule.kind == "concurrency":
@@ -346,9 +346,11 @@ class Cost(Protocol):
         ...
 
 
-def _require_number(instances: int) -> None:
+def _require_number(instances: int, per_host: int | None) -> None:
     if not 1 <= instances <= MAX_INSTANCES:
         raise UsageError(f"--instances must be from 1 to {MAX_INSTANCES:,}.")
+    if per_host is not None and per_host < 1:
+        raise UsageError("--instances-per-host must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -371,7 +373,7 @@ class InstanceGroup:
     router_options: str | None = None
 
     def __post_init__(self) -> None:
-        _require_number(self.instances)
+        _require_number(self.instances, self.instances_per_host)
         check_gateway(self.router, self.router_options, self.count)
         require_fields(self.tiers, self.scheduler.tier_fields, f"The scheduler {self.scheduler.name}")
 
@@ -407,9 +409,9 @@ class InstanceGroup:
 
     @property
     def shares_tiers(self) -> bool:
-        """Whether instances affect each other through a tier."""
+        """Whether instances affect each other through a tier; one instance has its events, too."""
         pooled = isinstance(self.scheduler, ReserveScheduler) and is_pooled(self.tiers)
-        return pooled or (self.instances > 1 and any(tier.scope != "rank" for tier in self.tiers))
+        return pooled or any(tier.scope != "rank" for tier in self.tiers)
 
     def front(self, trace: Trace) -> tuple[np.ndarray, float]:
         """Seconds that the API servers, as many as instances, take for each request, and those to the engine."""
@@ -459,8 +461,8 @@ class Deployed:
 
     def serving(self) -> Any:
         """The compiled run in an open loop: instances that share a tier take turns in one loop in time."""
-        from .core.dynamo_offloading import SharedTierServing
-        from .core.pooled import PooledInstance, PooledServing
+        from .core.dynamo import SharedTierServing
+        from .core.interleaved import PooledInstance, PooledServing
         from .core.serving import Serving
 
         kind = SharedTierServing if self.fleet.shares_tiers else Serving

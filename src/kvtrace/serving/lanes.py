@@ -97,10 +97,13 @@ class PlayedTrace:
     arrays: dict[str, np.ndarray]  # of the kernel
     primers: np.ndarray  # rows that prepare the caches, with one output token
     primer_lane: np.ndarray
+    unit_ms: float = 1000  # of the times in `arrays`
 
 
-def played_trace(trace: Trace, loop: ClosedLoop, laps: int = 1) -> PlayedTrace:
+def played_trace(trace: Trace, loop: ClosedLoop, laps: int = 1, unit_ms: float = 1000) -> PlayedTrace:
     """The plays of all trees, `laps` times one after another; each lap has blocks of its own.
+
+    The kernel counts its times in units of `unit_ms`.
 
     Raises:
         UsageError: The trace has no dependencies, or fewer trees than there are lanes.
@@ -127,8 +130,9 @@ def played_trace(trace: Trace, loop: ClosedLoop, laps: int = 1) -> PlayedTrace:
         output[primers] = 1
         columns = replace_columns(trace, output_length=output, output_ids=None, output_offsets=None)
         trace = Trace.from_columns(columns, block_size=trace.block_size, tail=trace.tail)
-    arrays = _arrays(trace, loop, play, recorded - begin[np.maximum(play, 0)], trees * laps)
-    return PlayedTrace(trace, np.tile(np.arange(rows), laps), np.tile(np.arange(trees), laps), arrays, primers, lanes)
+    arrays = _arrays(trace, loop, play, recorded - begin[np.maximum(play, 0)], trees * laps, unit_ms)
+    tree = np.tile(np.arange(trees), laps)
+    return PlayedTrace(trace, np.tile(np.arange(rows), laps), tree, arrays, primers, lanes, unit_ms)
 
 
 def _cut(trace: Trace, loop: ClosedLoop, recorded: np.ndarray, play: np.ndarray, begin: np.ndarray):
@@ -151,8 +155,11 @@ def _cut(trace: Trace, loop: ClosedLoop, recorded: np.ndarray, play: np.ndarray,
     return begin, np.where(late, play, -1), primers, lanes
 
 
-def _arrays(trace: Trace, loop: ClosedLoop, play: np.ndarray, after_ms: np.ndarray, plays: int) -> dict[str, Any]:
+def _arrays(
+    trace: Trace, loop: ClosedLoop, play: np.ndarray, after_ms: np.ndarray, plays: int, unit_ms: float
+) -> dict[str, Any]:
     """The arrays of the kernel (core/instance.py)."""
+    scale = loop.think_scale / unit_ms
     waits = trace.dependencies
     assert waits is not None
     request = waits.request
@@ -163,22 +170,22 @@ def _arrays(trace: Trace, loop: ClosedLoop, play: np.ndarray, after_ms: np.ndarr
         "first": offsets_of(np.bincount(play[played], minlength=plays)),
         "rows": played[np.argsort(play[played], kind="stable")].astype(np.int32),
         "play": play.astype(np.int32),
-        "offset": after_ms * (loop.think_scale / 1000),
+        "offset": after_ms * scale,
         "waits": np.bincount(request[kept], minlength=len(play)),
         "start": offsets_of(np.bincount(waits.row[kept], minlength=len(play))),
         "waiting": request[order].astype(np.int32),
         "trigger": waits.trigger[order],
-        "delay": waits.delay_ms[order] * (loop.think_scale / 1000),
-        "lead": _leads(waits, kept, loop, len(play)),
+        "delay": waits.delay_ms[order] * scale,
+        "lead": _leads(waits, kept, loop, len(play), unit_ms),
     }
 
 
-def _leads(waits: Dependencies, kept: np.ndarray, loop: ClosedLoop, rows: int) -> np.ndarray:
-    """Row -> the least seconds from its end to an arrival that it can cause; 0 if it can be the last of its tree."""
+def _leads(waits: Dependencies, kept: np.ndarray, loop: ClosedLoop, rows: int, unit_ms: float) -> np.ndarray:
+    """Row -> the least time from its end to an arrival that it can cause; 0 if it can be the last of its tree."""
     on_end = kept & (waits.trigger == COMPLETION)
     lead = np.full(rows, np.inf)
-    np.minimum.at(lead, waits.row[on_end], waits.delay_ms[on_end] * (loop.think_scale / 1000))
-    caps = [cap for cap in (loop.idle_cap_s, loop.tree_idle_cap_s) if cap is not None]
+    np.minimum.at(lead, waits.row[on_end], waits.delay_ms[on_end] * (loop.think_scale / unit_ms))
+    caps = [cap * (1000 / unit_ms) for cap in (loop.idle_cap_s, loop.tree_idle_cap_s) if cap is not None]
     return np.minimum(np.where(np.isinf(lead), 0.0, lead), min(caps, default=np.inf))
 
 
@@ -316,6 +323,9 @@ class ClosedRun(ServingRun):
         }  # fmt: skip
 
 
+Results = Callable[[np.ndarray], dict[str, Any]]  # rows -> the fields of a run, in the order of the rows
+
+
 def run_closed(
     fleet: InstanceGroup,
     trace: Trace,
@@ -333,24 +343,39 @@ def run_closed(
         raise UsageError(
             "--fleet with --loop closed does not support costs that have the times of API servers. Try the open loop."
         )
+    if fleet.shares_tiers:
+        raise UsageError("A closed loop does not support a tier that instances share. Use a tier of each rank.")
+    return play_laps(
+        trace, loop, lambda played: _run(fleet, played, loop, demand if played.trace is trace else None, on_progress)
+    )
+
+
+def play_laps(
+    trace: Trace, loop: ClosedLoop, run: Callable[[PlayedTrace], tuple[Results, dict[str, Any]]], *,
+    unit_ms: float = 1000, kind: type[ClosedRun] = ClosedRun,
+) -> ClosedRun:  # fmt: skip
+    """Run a trace as often as its lanes take its trees; `run` returns the fields of rows, and the lanes' outcome."""
     laps = 1
     if loop.duration_s is not None:
         require_dependencies(trace)
         laps = -(-loop.lanes // (int(session_trees(trace).max()) + 1))
     while True:
-        played = played_trace(trace, loop, laps)
-        run = _run(fleet, played, loop, demand if played.trace is trace else None, on_progress)
-        if run is not None:
-            return run
-        laps *= 2
+        played = played_trace(trace, loop, laps, unit_ms)
+        results, outcome = run(played)
+        if loop.duration_s is None or not outcome["exhausted"]:
+            break
+        laps *= 2  # a lane found no tree before the end of the duration
+    if loop.duration_s is None and outcome["unfinished"]:
+        raise KvtraceError("internal error in the simulation: a request of a closed loop never arrives. Please report.")
+    return _closed_result(results, played, loop, outcome, kind)
 
 
-def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on_progress) -> ClosedRun | None:
-    """One run; None if a lane found no tree before the end of the duration."""
+def _run(
+    fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on_progress
+) -> tuple[Results, dict[str, Any]]:
+    """One run of instances."""
     from .core.serving import ClosedServing
 
-    if fleet.shares_tiers:
-        raise UsageError("A closed loop does not support a tier that instances share. Use a tier of each rank.")
     deployed = fleet.deploy(played.trace, demand)
     compiled = lanes_of(played, loop, deployed.requests, fleet.front(played.trace), several=fleet.count > 1)
     run = ClosedServing(deployed.instances, deployed.router, deployed.requests, fleet.setting.capacity, compiled)
@@ -362,12 +387,7 @@ def _run(fleet: InstanceGroup, played: PlayedTrace, loop: ClosedLoop, demand, on
         if on_progress:
             on_progress(run.row - before)
     run.close()
-    outcome = compiled.outcome
-    if loop.duration_s is not None and outcome["exhausted"]:
-        return None
-    if loop.duration_s is None and outcome["unfinished"]:
-        raise KvtraceError("internal error in the simulation: a request of a closed loop never arrives. Please report.")
-    return closed_result(deployed.results, played, loop, outcome)
+    return deployed.results, compiled.outcome
 
 
 def lanes_of(
@@ -377,20 +397,21 @@ def lanes_of(
     from .core.instance import SessionLanes
 
     caps = (loop.duration_s, loop.idle_cap_s, loop.tree_idle_cap_s)
-    duration_s, idle_cap_s, tree_cap_s = (NEVER if seconds is None else seconds for seconds in caps)
+    unit_ms = played.unit_ms
+    duration, idle_cap, tree_cap = (NEVER if seconds is None else seconds * (1000 / unit_ms) for seconds in caps)
     return SessionLanes(
         requests, played.arrays, loop.lanes, several, (played.primers.tolist(), played.primer_lane.tolist()),
-        loop.warm_up, duration_s, idle_cap_s, tree_cap_s, front,
+        loop.warm_up, duration, idle_cap, tree_cap, front,
     )  # fmt: skip
 
 
-def closed_result(
-    results: Callable[[np.ndarray], dict[str, Any]], played: PlayedTrace, loop: ClosedLoop, outcome: dict[str, Any]
+def _closed_result(
+    results: Results, played: PlayedTrace, loop: ClosedLoop, outcome: dict[str, Any], kind: type[ClosedRun]
 ) -> ClosedRun:
-    """The run of a closed loop, of what its instances and its lanes have found; `results` has the fields of rows."""
-    rows = outcome["rows"].astype(np.int64)
+    """The run of a closed loop, of what its instances and its lanes have found."""
+    rows, unit_s = outcome["rows"].astype(np.int64), played.unit_ms / 1000
     fields = results(rows)
-    arrival = outcome["sent"][rows]
+    arrival = outcome["sent"][rows] * unit_s
     columns = replace_columns(played.trace, output_ids=None, output_offsets=None).take(rows)
     columns.timestamp = arrival * 1000
     play = played.arrays["play"][rows].astype(np.int64)
@@ -400,18 +421,18 @@ def closed_result(
     gone = ~np.isnan(fields["ended_s"]) | (fields["instance"] < 0)
     served = np.bincount(play[(play >= 0) & gone], minlength=count)
     plays = Plays(
-        played.tree[:count], outcome["lane"][:count].copy(), outcome["begins"][:count].copy(),
-        outcome["ends"][:count].copy(), np.diff(played.arrays["first"])[:count], served,
+        played.tree[:count], outcome["lane"][:count].copy(), outcome["begins"][:count] * unit_s,
+        outcome["ends"][:count] * unit_s, np.diff(played.arrays["first"])[:count], served,
     )  # fmt: skip
     last = float(np.nanmax(fields["ended_s"], initial=0.0))
-    begin = outcome["window_start"] if outcome["window_start"] >= 0 else last
+    begin = outcome["window_start"] * unit_s if outcome["window_start"] >= 0 else last
     end = begin + loop.duration_s if loop.duration_s is not None else last
     opened = outcome["window_start"] >= 0
     place = np.empty(len(played.row), dtype=np.int64)  # row -> its place in order of arrival
     place[rows] = np.arange(len(rows))
-    return ClosedRun(
+    return kind(
         **fields, trace=trace, warm_up=outcome["window_from"] if opened else len(rows), row=played.row[rows], play=play,
         arrival_s=arrival, completed=place[outcome["completed"]], plays=plays, loop=loop,
         trees=int(played.tree.max()) + 1, window=(float(begin), max(float(end), float(begin))),
-        idle_skipped_s=float(outcome["idle_s"] + outcome["tree_idle_s"]),
+        idle_skipped_s=float(outcome["idle_s"] + outcome["tree_idle_s"]) * unit_s,
     )  # fmt: skip

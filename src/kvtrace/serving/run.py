@@ -321,7 +321,7 @@ class Run:
         if (instances.routers and not routed) or (cache.tiers and cost) or (instances.lower and not cost):
             raise UsageError("--router needs --instances. In time, the tiers are those below the capacity.")
         tiers = (*as_tiers(cache.tiers), *instances.lower)
-        if instances.instances_per_host and not any(tier.scope == "host" for tier in tiers):
+        if instances.instances_per_host is not None and not any(tier.scope == "host" for tier in tiers):
             raise UsageError("--instances-per-host needs a tier of a host. Example: --tiers hbm=5000,dram=50000@host.")
         if cache.layouts and self.has_tiers:
             raise UsageError("--tiers does not support cache groups of windows and states. Use --engine reference.")

@@ -20,6 +20,7 @@ from ..trace.trace import Trace
 from ..trace.unknown import OUTPUTS, PREFIXES, require_known
 from .apart import engine_workers
 from .disaggregated import DisaggregatedRun as DisaggregatedRun
+from .disaggregated import serve_workers
 from .disaggregation import Disaggregation as Disaggregation
 from .dynamo_workers import dynamo_workers
 from .fleet_schedule import FleetSchedule
@@ -144,8 +145,10 @@ class ServingOptions(TypedDict, total=False):
     disaggregation: Disaggregation | None
 
 
-# engine -> how it builds prefill and decode workers
-WORKERS: dict[str, Any] = {"dynamo": dynamo_workers, "vllm": engine_workers, "sglang": engine_workers}
+# engine -> how it builds prefill and decode workers, and the unit of their times in ms
+WORKERS: dict[str, tuple[Any, float]] = {
+    "dynamo": (dynamo_workers, 1), "vllm": (engine_workers, 1000), "sglang": (engine_workers, 1000)
+}  # fmt: skip
 
 
 def open_loop(
@@ -192,7 +195,7 @@ def open_loop(
     trace = _servable(trace)
     fleet = _instances(trace, cost, setting, options)
     if (apart := options.get("disaggregation")) is not None:
-        return _serve_apart(fleet, apart, trace, demand, on_progress)
+        return _serve_apart(fleet, apart, trace, demand, None, on_progress)
     deployed = fleet.deploy(trace, demand)
     run = deployed.serving()
     advance_all(run, len(trace), on_progress, CHUNK)
@@ -201,7 +204,7 @@ def open_loop(
 
 
 def _serve_apart(
-    fleet: InstanceGroup, apart: Disaggregation, trace: Trace, demand: BlockDemand | None,
+    fleet: InstanceGroup, apart: Disaggregation, trace: Trace, demand: BlockDemand | None, loop: ClosedLoop | None,
     on_progress: Callable[[int], None] | None,
 ) -> DisaggregatedRun:  # fmt: skip
     """Serve a trace with prefill and decode on different workers."""
@@ -214,14 +217,15 @@ def _serve_apart(
         raise UsageError(
             "--prefill-workers does not go with --instances, --tiers or data-parallel ranks. Leave them out."
         )
-    build = WORKERS[engine]
-    built = build(trace, fleet.cost, fleet.scheduler, fleet.setting, apart, fleet.router, fleet.router_seed, demand)
-    if fleet.timelines:
-        for worker in (*built.prefills, *built.decodes):
-            worker.watch()
-    advance_all(built.serving, len(trace), on_progress, CHUNK)
-    built.serving.close()
-    return built.run(trace, fleet.scheduler, fleet.router, apart)
+    build, unit_ms = WORKERS[engine]
+
+    def built(played: Trace) -> Any:
+        known = demand if played is trace else None
+        return build(
+            played, fleet.cost, fleet.scheduler, fleet.setting, apart, fleet.router, fleet.router_seed, known
+        )  # fmt: skip
+
+    return serve_workers(trace, built, loop, unit_ms=unit_ms, timelines=fleet.timelines, on_progress=on_progress)
 
 
 def closed_loop(
@@ -249,10 +253,12 @@ def closed_loop(
     """
     trace = _servable(trace)
     fleet = _instances(trace, cost, setting, options)
-    if options.get("disaggregation") is not None:
-        raise UsageError("--prefill-workers does not support --loop closed. Use --loop open.")
     if not isinstance(loop, ClosedLoop):
         raise UsageError(f"loop must be a ClosedLoop, not {loop!r}. Example: ClosedLoop(lanes=8).")
+    if (apart := options.get("disaggregation")) is not None:
+        run = _serve_apart(fleet, apart, trace, demand, loop, on_progress)
+        assert isinstance(run, ClosedRun)
+        return run
     return run_closed(fleet, trace, loop, demand, on_progress)
 
 

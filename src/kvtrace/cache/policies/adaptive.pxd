@@ -1,7 +1,6 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
-from kvtrace.cache.structures.heaps cimport Heaps, Recency
-from kvtrace.cache.structures.queues cimport MaskedFifo, Queue, Slots
+from kvtrace.cache.structures.queues cimport Heaps, MaskedFifo, Queue, Recency, Slots
 
 
 @cython.final

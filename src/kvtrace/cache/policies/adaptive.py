@@ -4,8 +4,7 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.heaps import Heaps, Recency
-from cython.cimports.kvtrace.cache.structures.queues import MaskedFifo, Queue, Slots
+from cython.cimports.kvtrace.cache.structures.queues import Heaps, MaskedFifo, Queue, Recency, Slots
 
 from kvtrace._base.errors import UsageError
 

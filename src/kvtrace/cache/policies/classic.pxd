@@ -1,7 +1,6 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Policy
-from kvtrace.cache.structures.heaps cimport Heaps, Recency
-from kvtrace.cache.structures.queues cimport HierarchicalBitset, MaskedFifo, Queue
+from kvtrace.cache.structures.queues cimport Heaps, HierarchicalBitset, MaskedFifo, Queue, Recency
 
 
 @cython.final

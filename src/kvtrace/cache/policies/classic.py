@@ -7,12 +7,11 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
 from cython.cimports.kvtrace.cache.structures.fetch import fetch
-from cython.cimports.kvtrace.cache.structures.heaps import Heaps, Recency
-from cython.cimports.kvtrace.cache.structures.queues import HierarchicalBitset, MaskedFifo, Queue, Slots
+from cython.cimports.kvtrace.cache.structures.queues import Heaps, HierarchicalBitset, MaskedFifo, Queue, Recency, Slots
 from cython.cimports.libc.math import ceil
 
 from kvtrace._base.errors import InputError, UsageError
-from kvtrace.cache.structures.heaps import depths
+from kvtrace.cache.structures.queues import depths
 
 
 class LRU(Policy):

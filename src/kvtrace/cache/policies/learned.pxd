@@ -1,6 +1,6 @@
 cimport cython
 from kvtrace.cache.policies.base cimport Context, Policy
-from kvtrace.cache.structures.heaps cimport Heaps, Recency
+from kvtrace.cache.structures.queues cimport Heaps, Recency
 
 
 @cython.final

@@ -3,7 +3,7 @@
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE, Context, Policy
-from cython.cimports.kvtrace.cache.structures.heaps import Heaps, Recency
+from cython.cimports.kvtrace.cache.structures.queues import Heaps, Recency
 from cython.cimports.libc.math import exp
 
 from kvtrace._base.errors import UsageError

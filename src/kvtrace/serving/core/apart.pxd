@@ -2,6 +2,8 @@ cimport cython
 from kvtrace.serving.core.instance cimport Requests, SessionLanes
 from kvtrace.serving.core.interleaved cimport InterleavedServing
 from kvtrace.serving.core.serving cimport Router
+from kvtrace.serving.core.sglang_prefill cimport SglangPrefill
+from kvtrace.serving.core.vllm cimport HoldingInstance
 
 
 cdef enum:
@@ -48,3 +50,31 @@ cdef class ApartServing(InterleavedServing):
     cdef int _send_to_decode(self, Py_ssize_t row, double at) except -1
     cdef int _move(self, Py_ssize_t row, double size, double at, bint is_last) except -1
     cdef int _count(self, Router router, int first, double now) except -1
+
+
+cdef class VllmWorker(HoldingInstance):
+    cdef const long long[::1] local  # request -> its prompt is computed here
+    cdef list come  # rows whose KV cache has been read, which no step has reported
+    cdef list reported  # those that the flying step reports
+    cdef long long ready  # requests in `holding` whose report was read
+    cdef double idle_since  # when a step without tokens was run
+
+    cdef int _read(self, list rows) except -1
+
+
+cdef class SglangApart(SglangPrefill):
+    cdef bint keeps  # a decode worker has a radix cache
+    cdef long long reserve  # tokens that a decode worker keeps free for the next outputs of each request
+    cdef list incoming  # rows without room for their KV cache
+    cdef long long coming  # requests whose KV cache is on the way
+    cdef list come  # rows whose KV cache has come
+    cdef list joining  # rows that wait for a seat in the batch
+    cdef list offloaded  # retracted rows, whose KV cache is in host memory
+
+    cdef bint _has_news(self) except -1
+    cdef int _receive(self) except -1
+    cdef int _resume(self) except -1
+    cdef int _reserve_incoming(self) except -1
+    cdef int _join(self) except -1
+    cdef double _budget(self, long long retractable) noexcept
+    cdef int _end(self, Py_ssize_t row) except -1

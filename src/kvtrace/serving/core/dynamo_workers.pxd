@@ -1,4 +1,4 @@
-from kvtrace.serving.core.instance cimport Requests
+from kvtrace.serving.core.instance cimport Requests, SessionLanes
 from kvtrace.serving.core.interleaved cimport InterleavedServing
 from kvtrace.serving.core.serving cimport Router
 from kvtrace.serving.core.vllm cimport VllmEngineCore, VllmInstance
@@ -7,12 +7,15 @@ from kvtrace.serving.core.vllm cimport VllmEngineCore, VllmInstance
 cdef enum:
     PASS_END = 0  # events: an instance's step has ended,
     TRANSFERRED = 1  # a request's KV cache is on its decode worker,
-    ACTIONS = 2  # or there is something to do
+    FINISHED = 2  # a request has left,
+    ARRIVES = 3  # the next one of a closed loop arrives,
+    ACTIONS = 4  # or there is something to do
     RESERVE = 0  # actions: a request is routed to a decode worker,
     TRANSFER = 1  # its transfer begins,
     ACTIVATE = 2  # its blocks can be found there,
     RELEASE = 3  # the prefill worker gives up its blocks,
-    CANCEL = 4  # or the decode worker will not get it
+    CANCEL = 4  # or the decode worker will not get it,
+    SUBMIT = 5  # or a request of a closed loop is routed to a prefill worker
 
 cdef double polynomial(double square, double linear, double constant, double value) noexcept nogil
 cdef double rounded(double milliseconds) noexcept nogil
@@ -63,10 +66,14 @@ cdef class DynamoServing(InterleavedServing):
     cdef double[::1] reserved, transferring, transferred, activated, released  # row -> ms
     cdef unsigned char[::1] rejected  # row -> whether a worker cannot hold its prompt
     cdef int[::1] sent  # row -> blocks that the decode worker did not hold
+    cdef SessionLanes lanes  # None in the open loop
+    cdef list finishes  # the rows of events, in the order in which these became known
 
     cdef int expect_end(self, int place) except -1
     cdef int ended(self, int place, double at) except -1
     cdef int reserved_for(self, Py_ssize_t row, int fresh, double at) except -1
+    cdef int finished(self, Py_ssize_t row, double at) except -1
+    cdef int _plan_arrival(self) except -1
     cdef int _execute(self, int action, Py_ssize_t row, double at) except -1
     cdef int _route(self, Py_ssize_t row, double at) except -1
     cdef int _transfer(self, Py_ssize_t row, double at) except -1

@@ -5,7 +5,7 @@ from heapq import heappop
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import FITS
-from cython.cimports.kvtrace.serving.core.instance import Instance, Requests
+from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
 from cython.cimports.kvtrace.serving.core.vllm import VllmEngineCore, VllmInstance
@@ -91,6 +91,7 @@ class DynamoPrefill(VllmEngineCore):
             self.load -= requests.tokens[row]
             self.prefill -= requests.tokens[row]
             self.serving.rejected[row] = True
+            self.serving.finished(row, at)
         self.refused = []
         return 0
 
@@ -344,6 +345,7 @@ class DynamoDecode(VllmInstance):
 
     def _end(self, row, at):
         self.changes += 1
+        self.serving.finished(row, at)
         return VllmInstance._end(self, row, at)
 
 
@@ -366,8 +368,33 @@ class DynamoServing(InterleavedServing):
         self.expected = np.full(len(self.instances), -1.0)
         self.reserved, self.transferring, self.transferred, self.activated, self.released = np.full((5, rows), np.nan)
         self.sent, self.rejected = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.uint8)
+        self.lanes, self.finishes = None, []
         for place, instance in enumerate(self.instances):
             instance.serving, instance.place = self, place
+
+    def play(self, lanes: SessionLanes):
+        """Take the arrivals of a closed loop; its times are milliseconds, too."""
+        self.lanes = lanes
+        self._plan_arrival()
+
+    def advance(self, rows):
+        """Let the next `rows` requests arrive; of a closed loop all of them."""
+        if self.lanes is None:
+            InterleavedServing.advance(self, rows)
+        else:
+            self.run_until(NEVER)
+
+    def finished(self, row, at):
+        """A request leaves at a time: in a closed loop, this can cause arrivals."""
+        if self.lanes is None:
+            return 0
+        self.finishes.append(row)
+        return self.at(at, FINISHED, len(self.finishes) - 1)
+
+    def _plan_arrival(self):
+        """The next arrival of a closed loop is an event; one that is no longer the next one is not taken."""
+        at: cython.double = self.lanes.next_arrival()
+        return self.at(at, ARRIVES, 0) if at < NEVER else 0
 
     @property
     def outcomes(self):
@@ -390,7 +417,7 @@ class DynamoServing(InterleavedServing):
         if i < self.prefills:
             return cython.cast(Instance, self.instances[i]).next_turn()
         decode = self.instances[i]
-        return decode.next_turn() if decode.head < len(decode.pending) else NEVER
+        return decode.next_turn() if self.lanes is not None or decode.head < len(decode.pending) else NEVER
 
     def happen(self, seconds, kind, row):
         if kind == PASS_END:
@@ -398,6 +425,13 @@ class DynamoServing(InterleavedServing):
         elif kind == TRANSFERRED:
             self.transferred[row] = seconds
             self.actions.append((ACTIVATE, row))
+        elif kind == FINISHED:
+            self.lanes.complete(self.finishes[row], seconds)
+            self._plan_arrival()
+        elif kind == ARRIVES:
+            while self.lanes.next_arrival() <= seconds:
+                self.actions.append((SUBMIT, self.lanes.take()))
+            self._plan_arrival()
         return 0
 
     def ended(self, place, at):
@@ -441,9 +475,11 @@ class DynamoServing(InterleavedServing):
             return self._route(row, at)
         if action == TRANSFER:
             return self._transfer(row, at)
+        if action == SUBMIT:
+            return 0 if self._arrive(row) else self.finished(row, at)
         if action == CANCEL:
             self.decoded.ended[row] = at
-            return 0
+            return self.finished(row, at)
         if action == ACTIVATE:
             place = self.prefills + self.decoded.instance[row]
             if self._defer(place, ACTIVATE, row, at):
@@ -507,7 +543,7 @@ class DynamoServing(InterleavedServing):
         row: cython.Py_ssize_t
         left: cython.Py_ssize_t = 0
         self.run_until(NEVER)
-        for row in range(self.row):
+        for row in range(self.requests.tokens.shape[0]):
             if self.requests.instance[row] != NOBODY and not self.rejected[row]:
                 left += self.decoded.ended[row] != self.decoded.ended[row]
         if left:

@@ -1,6 +1,6 @@
 cimport cython
 from kvtrace.cache.core.engine cimport Engine
-from kvtrace.cache.structures.heaps cimport Heaps
+from kvtrace.cache.structures.queues cimport Heaps
 
 
 @cython.final

@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.policies.base import NONE
-from cython.cimports.kvtrace.cache.structures.heaps import Heaps
+from cython.cimports.kvtrace.cache.structures.queues import Heaps
 from cython.cimports.libc.math import nextafter, pow
 
 

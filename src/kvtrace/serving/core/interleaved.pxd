@@ -1,3 +1,5 @@
+from kvtrace.cache.core.places cimport FirstTier, Places
+from kvtrace.serving.core.instance cimport ReservingInstance
 from kvtrace.serving.core.serving cimport Serving
 
 
@@ -12,3 +14,23 @@ cdef class InterleavedServing(Serving):
     cdef double horizon(self, int i) except? -1
     cdef int run_until(self, double until) except -1
     cdef int _turn(self, double until) except -1
+
+
+cdef class PooledFirstTier(FirstTier):
+    cdef Places shared
+    cdef int number
+    cdef const double[::1] seconds  # tier -> seconds to fetch a block
+    cdef const double[::1] latency  # tier -> seconds before the first byte
+    cdef const signed char[::1] is_shared  # tier -> 1 if instances share its link
+    cdef double[::1] link  # place -> when its link is free
+
+
+cdef class PooledInstance(ReservingInstance):
+    cdef PooledServing serving
+    cdef bint fresh  # a request has come that was not looked at
+    cdef double[::1] ends  # tier -> when the transfer of a request from it ends
+    cdef double _soonest(self) except? -1
+
+
+cdef class PooledServing(InterleavedServing):
+    pass

@@ -6,8 +6,8 @@ import cython
 import numpy as np
 from cython.cimports.kvtrace._native.mixing import mix
 from cython.cimports.kvtrace.cache.core.engine import SERIAL, Engine
+from cython.cimports.kvtrace.cache.core.lower_tier import DynamoClient
 from cython.cimports.kvtrace.cache.core.places import Places
-from cython.cimports.kvtrace.serving.core.dynamo_tier import DynamoClient
 from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
 from cython.cimports.libc.math import nextafter
 

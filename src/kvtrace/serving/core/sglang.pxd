@@ -1,4 +1,4 @@
-from kvtrace.serving.core.sglang_apart cimport SglangApart
+from kvtrace.serving.core.apart cimport SglangApart
 
 
 cdef class SglangEventLoop(SglangApart):

@@ -2,7 +2,7 @@
 
 import cython
 from cython.cimports.kvtrace.cache.core.radix import WRITE_BACK
-from cython.cimports.kvtrace.serving.core.apart import CHUNK
+from cython.cimports.kvtrace.serving.core.apart import CHUNK, SglangApart
 from cython.cimports.kvtrace.serving.core.instance import (
     DECODES,
     PREFILLS,
@@ -14,7 +14,6 @@ from cython.cimports.kvtrace.serving.core.instance import (
     decode_seconds,
     step_seconds,
 )
-from cython.cimports.kvtrace.serving.core.sglang_apart import SglangApart
 from cython.cimports.kvtrace.serving.core.sglang_prefill import DECODE, MIXED, NOTHING, PREFILL
 
 from kvtrace._base.errors import UsageError

@@ -1,7 +1,7 @@
 """Written by the build: what Python sees of sglang.py, which is compiled."""
 
 from typing import Any
-from kvtrace.serving.core.sglang_apart import SglangApart
+from kvtrace.serving.core.apart import SglangApart
 
 KINDS: Any
 

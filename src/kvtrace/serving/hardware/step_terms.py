@@ -1,8 +1,9 @@
 """What a step takes beside its products and its reading: engines, kernels, and servers; a fit to public measurements.
 
 Each figure was fitted to the development half of benchmarks/silicon.py (597 closed loops of vLLM 0.10 to 0.19 and of
-SGLang 0.5 on H100, H200 and B200), and frozen before the other half was looked at. docs/serving/models.md has the
-terms, what each gains, and the errors. A Roofline without terms has the peaks of its GPU alone.
+SGLang 0.5 on H100, H200 and B200), and frozen before the other half was looked at; docs/serving/models.md has the
+errors. On the 438 development rows with known flags TPOT is 6.4 % off and TTFT 16.8 % with all terms. Beside a term
+stand these two errors without it. A Roofline without terms has the peaks of its GPU alone.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ class StepTerms:
 
 IDEAL = StepTerms()
 
-SYNCHRONOUS_S = 1.3e-3  # vLLM before 0.14 plans a step when the one before has ended (vllm, pull request 27614)
-HOST_S = {"vllm": 0.16e-3, "sglang": 0.58e-3}
-LAYER_S = 13e-6  # gaps between the kernels of a layer
-QUANTISED_LAYER_S = 23e-6  # the kernels that quantise activations before products in FP8 and FP4
-EXPERT_LAYER_S = 50e-6  # routing, sorting, and a floor of the kernels
-LATENT_LAYER_S = 23e-6  # latent attention's extra products
+SYNCHRONOUS_S = 1.3e-3  # vLLM before 0.14 plans a step after the one before (vllm, pull request 27614): 7.0, 16.8
+HOST_S = {"vllm": 0.16e-3, "sglang": 0.58e-3}  # with 2 ms for both: 16.7, 15.3
+LAYER_S = 13e-6  # gaps between the kernels of a layer: 8.5, 17.4
+QUANTISED_LAYER_S = 23e-6  # the kernels that quantise activations before products in FP8 and FP4: 9.6, 17.8
+EXPERT_LAYER_S = 50e-6  # routing, sorting, and a floor of the kernels: 20.4, 19.9
+LATENT_LAYER_S = 23e-6  # latent attention's extra products; with the indexer: 7.4, 16.8
 INDEXER_LAYER_S = 38e-6
-REQUEST_S = 17e-6
-# SGLang computes prompts without CUDA graphs: launches of a layer, of its experts, and of other attention
+REQUEST_S = 17e-6  # 7.1, 17.3
+# SGLang computes prompts without CUDA graphs: launches of a layer, of its experts, and of other attention: 6.3, 20.1
 LAUNCH_S, EXPERT_LAUNCH_S, MIXED_LAUNCH_S = 0.93e-3, 0.86e-3, 0.63e-3
-FRONT_REQUEST_S, FRONT_TOKEN_S = 2.0e-3, 5.0e-6
+FRONT_REQUEST_S, FRONT_TOKEN_S = 2.0e-3, 5.0e-6  # with the way below: 6.4, 33.8
 FRONT_DELAY_S = {"vllm": 15e-3, "sglang": 21e-3}
 HBM_BYTES_PER_S = 3e12  # from here on products of a step are too small to use all of the bandwidth
-DENSE_READ = (1.12, 1.23)  # Hopper, Blackwell
-EXPERT_READ = (1.20, 0.80)  # 16 and 8 bits, and 4 bits in kernels of Blackwell; routers prefer some experts
-ATTENTION_READ = 0.88
-FP8_PRODUCTS, FP4_PRODUCTS = 2.25, 3.2
-EXPERT_PRODUCTS = {"vllm": 4.3, "sglang": 9.4}
+DENSE_READ = (1.12, 1.23)  # Hopper, Blackwell: 6.5, 16.8
+EXPERT_READ = (1.20, 0.80)  # 16 and 8 bits, and 4 bits in kernels of Blackwell; routers prefer some: 7.2, 16.9
+ATTENTION_READ = 0.88  # 6.7, 16.9
+FP8_PRODUCTS, FP4_PRODUCTS = 2.25, 3.2  # 7.4, 26.2
+EXPERT_PRODUCTS = {"vllm": 4.3, "sglang": 9.4}  # 7.7, 32.2
 FUSED_EXPERT_PRODUCTS = 2.2  # in kernels of Blackwell for 4 bits, which both engines have
 
 

@@ -152,8 +152,11 @@ class DynamoScheduler(Scheduler):
         self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int
     ) -> list[Any]:
         """The caches of several workers, each with a tier, or all with the same one. UsageError for other tiers."""
-        from ..core.dynamo_tier import DynamoTier
+        from ...cache.core.lower_tier import DynamoTier
 
+        if self.aic_nextn:  # a drafted token may take a block more than the request keeps
+            more = self.needs(demand, setting) - demand.max_blocks
+            demand = replace(demand, grown_tail=(demand.grown_tail + more).astype(np.int8))
         caches = [self.as_vllm.engine(setting, demand, ()) for _ in range(instances)]
         if not tiers:
             return caches
@@ -189,7 +192,7 @@ class DynamoScheduler(Scheduler):
 
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool, log: bool = False) -> Any:
         """An instance that takes vLLM's steps. With `log` it records them."""
-        from ..core.dynamo_offloading import DynamoTierInstance
+        from ..core.dynamo import DynamoTierInstance
 
         if engine.lower is None:
             return self.as_vllm.instance(engine, requests, cost, prefetch=prefetch, log=log)
@@ -197,7 +200,7 @@ class DynamoScheduler(Scheduler):
 
     def workers(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, prefetch: bool) -> list[Any]:
         """The workers with these caches; with multi-token prediction, each has draws of its own."""
-        from ..core.dynamo_mtp import DynamoMtpInstance
+        from ..core.dynamo import DynamoMtpInstance
 
         if not self.aic_nextn:
             return super().workers(engines, requests, cost, prefetch=prefetch)
@@ -211,7 +214,7 @@ class DynamoScheduler(Scheduler):
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """The data-parallel ranks of one worker."""
-        from ..core.vllm_lockstep import DynamoLockstep
+        from ..core.lockstep import DynamoLockstep
 
         return self.as_vllm.ranks(engines, requests, cost, log=log, group=DynamoLockstep)
 

@@ -177,7 +177,7 @@ class SglangScheduler(Scheduler):
 
     def ranks(self, engines: Sequence[Any], requests: Any, cost: dict[str, float], *, log: bool = False) -> list[Any]:
         """Data-parallel ranks with data-parallel attention."""
-        from ..core.sglang_lockstep import SglangLockstep, SglangRank
+        from ..core.lockstep import SglangLockstep, SglangRank
 
         if hasattr(engines[0], "tier_hits"):
             raise UsageError("Ranks in lockstep are not modelled with SGLang's host memory. Leave out --tiers.")

@@ -74,7 +74,7 @@ class ReserveScheduler(Scheduler):
         """The caches of several instances, with places below them if a tier is more than an exclusive one of each."""
         if not is_pooled(tiers):
             return super().engines(setting, demand, tiers, instances, per_host)
-        from ..core.pooled import PooledFirstTier
+        from ..core.interleaved import PooledFirstTier
 
         for tier in tiers:
             if tier.capacity < 1:
@@ -95,7 +95,7 @@ class ReserveScheduler(Scheduler):
     def instance(self, engine: Any, requests: Any, cost: dict[str, float], *, prefetch: bool) -> Any:
         """An instance that reserves blocks."""
         from ..core.instance import ReservingInstance
-        from ..core.pooled import PooledFirstTier, PooledInstance
+        from ..core.interleaved import PooledFirstTier, PooledInstance
 
         context = engine.context
         limits = asdict(self.batch) | {"blocks": context.capacity, "block_size": context.trace.block_size}

@@ -189,7 +189,7 @@ class VllmScheduler(Scheduler):
 
     def worker(self, engine: Any, requests: Any, cost: dict[str, float], *, log: bool = False) -> Any:
         """A worker of one kind, with the NixlConnector."""
-        from ..core.vllm_apart import VllmWorker
+        from ..core.apart import VllmWorker
 
         return VllmWorker(engine, requests, cost, self.kernel_limits(engine), log)
 
@@ -199,7 +199,7 @@ class VllmScheduler(Scheduler):
         """Data-parallel ranks of a model with experts, in a VllmLockstep or another `group`. UsageError with a lower
         tier.
         """
-        from ..core.vllm_lockstep import VllmLockstep, VllmRank
+        from ..core.lockstep import VllmLockstep, VllmRank
 
         if engines[0].lower is not None:
             raise UsageError("Ranks in lockstep do not support lower tiers. Leave out the tiers.")

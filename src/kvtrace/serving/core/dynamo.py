@@ -1,34 +1,105 @@
-"""Dynamo's mocked worker with a tier below its cache (ai-dynamo-runtime 1.6.1): prompts are stored, and loaded from it.
+"""Dynamo's mocked workers (ai-dynamo-runtime 1.6.1): with a tier below the cache, and with multi-token prediction."""
 
-A step that completes blocks of a prompt orders their store, which begins when the step ends. A waiting request whose
-next blocks are in the tier gets blocks for them and waits for its load; one whose next blocks are on the way is
-deferred. A worker learns of ended transfers when a step ends, or at once if it is idle. Twin:
-tests/reference/dynamo_tiers.py.
-"""
-
-from heapq import heappop
+from heapq import heappop, heappush
 
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.blocks import NOTHING, PagedCache
-from cython.cimports.kvtrace.serving.core.dynamo_tier import (
-    ABSENT,
-    LOAD,
-    STORE,
-    WRITING,
-    DynamoTier,
-    Transfer,
+from cython.cimports.kvtrace.cache.core.lower_tier import ABSENT, LOAD, STORE, WRITING, DynamoTier, Transfer
+from cython.cimports.kvtrace.serving.core.instance import (
+    Instance,
+    Requests,
+    StepWork,
+    add_part,
+    begin_work,
+    step_seconds,
 )
-from cython.cimports.kvtrace.serving.core.instance import Instance, Requests
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.vllm import VllmInstance
 
 from kvtrace._base.errors import UsageError
 
+# They take the steps of vLLM's scheduler, and admit requests in their own way: what an admission counts as held may be
+# pinned in blocks that do not hit, so requests are preempted for it.
+
 NEVER = cython.declare(cython.double, 1e300)
 NOBODY = cython.declare(cython.Py_ssize_t, -1)
 LOADING = cython.declare(cython.int, 1)
 ARRIVED = cython.declare(cython.int, 2)
+MASK = (1 << 64) - 1
+
+
+class DynamoInstance(VllmInstance):
+    """A worker that admits requests as Dynamo's mocked engine does."""
+
+    def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
+        VllmInstance.__init__(self, engine, requests, cost, limits, log)
+        self.paged, self.active_hits = engine, 0
+
+    def _leading(self, row, goal):
+        """Leading blocks of a request that the cache has; `active_hits` counts those that others hold."""
+        cache: PagedCache = self.paged
+        physical: cython.int
+        hits: cython.int = 0
+        self.active_hits = 0
+        while hits < goal // cache.block_size:
+            physical = cache.queue.copy[cache.block_at(row, hits)]
+            if physical == NOTHING:
+                break
+            self.active_hits += cache.queue.pins[physical] > 0
+            hits += 1
+        return hits
+
+    def _idle(self, row, hits):
+        """Those of the leading blocks that nobody holds."""
+        cache: PagedCache = self.paged
+        k: cython.int
+        idle: cython.int = 0
+        for k in range(hits):
+            idle += cache.queue.pins[cache.queue.copy[cache.block_at(row, k)]] == 0
+        return idle
+
+    def _make_space(self, row, hits, end, budget):
+        """Preempt requests until the blocks of a prompt fit; False if they never do."""
+        cache: PagedCache = self.paged
+        while cache.blocks_of(end) - max(hits, cache.count[row]) + self._idle(row, hits) > cache.queue.free:
+            if self.count == 0:
+                return False
+            self._preempt(self.running[self.count - 1], budget)
+        return True
+
+    def _leave_queue(self, row):
+        """A request leaves the queue, in which those that were preempted for it are before it."""
+        before: list = []
+        while self.waiting[0][2] != row:
+            before.append(heappop(self.waiting))
+        heappop(self.waiting)
+        for item in before:
+            heappush(self.waiting, item)
+        return 0
+
+    def _admit(self, row, computed, chunk, budget):
+        """A request runs, with `computed` tokens in its blocks, and gets its next ones."""
+        requests: Requests = self.requests
+        requests.computed[row] = computed
+        if requests.preempted[row]:
+            requests.recomputed[row] += requests.goal[row] - computed
+        else:
+            requests.started[row] = self.now
+            requests.cached[row] = computed
+            self.paged.hit[row] = cython.cast(cython.int, computed // self.paged.block_size)
+        self.prefill -= min(computed, requests.tokens[row])
+        self.running[self.count] = cython.cast(cython.int, row)
+        self.count += 1
+        self._schedule(row, chunk)
+        budget[0] -= chunk
+        return 0
+
+
+# A step that completes blocks of a prompt orders their store, which begins when the step ends. A waiting request whose
+# next blocks are in the tier gets blocks for them and waits for its load; one whose next blocks are on the way is
+# deferred. A worker learns of ended transfers when a step ends, or at once if it is idle. Twin:
+# tests/reference/dynamo_tiers.py.
 
 
 def stopped(requests):
@@ -39,16 +110,16 @@ def stopped(requests):
     )
 
 
-class DynamoTierInstance(VllmInstance):
+class DynamoTierInstance(DynamoInstance):
     """A worker with a tier. `now` is when its step ends, or when it did something last.
 
     With a tier that workers share, run them with `SharedTierServing`.
     """
 
     def __init__(self, engine: PagedCache, requests: Requests, cost, limits, log=False):
-        VllmInstance.__init__(self, engine, requests, cost, limits, log)
+        DynamoInstance.__init__(self, engine, requests, cost, limits, log)
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
-        self.paged, self.client = engine, engine.lower
+        self.client = engine.lower
         self.tier = self.client.tier
         self.held, self.sleeping, self.stores = [], 0, {}
         self.asleep, self.deferred, self.stage = np.zeros((3, rows), dtype=np.int8)
@@ -177,7 +248,6 @@ class DynamoTierInstance(VllmInstance):
         requests: Requests = self.requests
         cache: PagedCache = self.paged
         row: cython.Py_ssize_t
-        physical: cython.int
         hits: cython.int
         active: cython.int
         goal: cython.longlong
@@ -191,13 +261,8 @@ class DynamoTierInstance(VllmInstance):
             if row == NOBODY:
                 break
             goal = requests.goal[row]
-            hits = active = 0
-            while hits < goal // cache.block_size:
-                physical = cache.queue.copy[cache.block_at(row, hits)]
-                if physical == NOTHING:
-                    break
-                active += cache.queue.pins[physical] > 0
-                hits += 1
+            hits = self._leading(row, goal)
+            active = self.active_hits
             if self.stage[row] == ARRIVED:
                 hits = active = self.loaded[row]
             names: list = self._look_up(row, hits)
@@ -228,40 +293,16 @@ class DynamoTierInstance(VllmInstance):
             self._leave_queue(row)
             if self.stage[row] == 0:
                 cache.start_with(row, hits)
-            requests.computed[row] = computed
-            if requests.preempted[row]:
-                requests.recomputed[row] += goal - computed
             else:
-                requests.started[row] = self.now
-                requests.cached[row] = computed
-                cache.hit[row] = hits
-                if self.stage[row]:
-                    self.client.hits[row] = max(0, cache.hit[row] - self.before[row])
-            if self.stage[row]:
+                if not requests.preempted[row]:
+                    self.client.hits[row] = max(0, hits - self.before[row])
                 self.offered[row] = hits
                 self.stage[row] = 0
-            self.prefill -= min(computed, requests.tokens[row])
-            self.running[self.count] = cython.cast(cython.int, row)
-            self.count += 1
-            self._schedule(row, chunk)
-            budget[0] -= chunk
+            self._admit(row, computed, chunk, budget)
         return 0
 
-    def _make_space(self, row, hits, end, budget):
-        """Preempt requests until the blocks of a prompt fit: what its admission counts may be pinned elsewhere."""
-        cache: PagedCache = self.paged
-        k: cython.int
-        idle: cython.int
-        while True:
-            idle = 0
-            if self.stage[row] == 0:
-                for k in range(hits):
-                    idle += cache.queue.pins[cache.queue.copy[cache.block_at(row, k)]] == 0
-            if cache.blocks_of(end) - max(hits, cache.count[row]) + idle <= cache.queue.free:
-                return True
-            if self.count == 0:
-                return False
-            self._preempt(self.running[self.count - 1], budget)
+    def _idle(self, row, hits):
+        return 0 if self.stage[row] else DynamoInstance._idle(self, row, hits)
 
     def _schedule(self, row, chunk):
         self._take_blocks(row, self.paged.blocks_of(self.requests.computed[row] + chunk))
@@ -290,9 +331,8 @@ class DynamoTierInstance(VllmInstance):
             self.deferred[row] = False
             self.sleeping -= self.asleep[row]
             self.asleep[row] = False
-        else:
-            heappop(self.waiting)
-        return 0
+            return 0
+        return DynamoInstance._leave_queue(self, row)
 
     def _defer(self, row):
         """A request waits for the end of a transfer."""
@@ -391,12 +431,9 @@ class DynamoTierInstance(VllmInstance):
     def _start_load(self, row, hits, names):
         """Give a request blocks for what it loads, and order the load; False if there are too few."""
         cache: PagedCache = self.paged
-        k: cython.int
-        idle: cython.int = 0
+        block: cython.int
         before: cython.double = self.not_before
-        for k in range(hits):
-            idle += cache.queue.pins[cache.queue.copy[cache.block_at(row, k)]] == 0
-        if len(names) > cache.queue.free - idle:
+        if len(names) > cache.queue.free - self._idle(row, hits):
             return False
         cache.start_with(row, hits)
         self.not_before = self.now
@@ -404,8 +441,8 @@ class DynamoTierInstance(VllmInstance):
         self.tier.schedule_load(self.client, row, names, self.now, self.not_before)
         self.not_before = before
         for item in names:
-            k = item
-            self.loading[k] = True
+            block = item
+            self.loading[block] = True
         self.before[row], self.loaded[row] = hits, hits + len(names)
         self.footprint[row] = cython.cast(cython.int, cache.blocks_of(self.requests.goal[row]))
         self.stage[row] = LOADING
@@ -498,3 +535,194 @@ class SharedTierServing(InterleavedServing):
             if instance.active():
                 raise UsageError(stopped(instance.active()))
         InterleavedServing.close(self)
+
+
+# A step takes blocks for all drafted tokens, and gives back those that it does not use. Accepted tokens are drawn as in
+# the replay. Twin: tests/reference/dynamo_mtp.py.
+
+
+class Draws:
+    """The tokens that requests get in a step, from Rust's StdRng (rand 0.9): ChaCha12, its seed spread by PCG32."""
+
+    def __init__(self, rates, seed):
+        self.rates, self.used = np.ascontiguousarray(rates, dtype=np.float64), 16
+        place: cython.int
+        constants = np.frombuffer(b"expand 32-byte k", dtype="<u4").tolist()
+        for place in range(4):
+            self.start[place] = constants[place]
+        for place in range(4, 12):
+            seed = (seed * 6364136223846793005 + 11634580027462260723) & MASK
+            word, turn = ((seed >> 18 ^ seed) >> 27) & 0xFFFFFFFF, seed >> 59
+            self.start[place] = (word >> turn | word << (32 - turn)) & 0xFFFFFFFF
+        for place in range(12, 16):
+            self.start[place] = 0
+
+    def next(self):
+        """The next number of 64 bits."""
+        low: cython.ulonglong
+        high: cython.ulonglong
+        if self.used == 16:
+            self._fill()
+        low, high = self.words[self.used], self.words[self.used + 1]
+        self.used += 2
+        return high << 32 | low
+
+    def tokens(self):
+        """The tokens of a request, if it does not end before: one, and the drafted ones up to the first refused."""
+        k: cython.Py_ssize_t
+        for k in range(self.rates.shape[0]):
+            if self.rates[k] < 1 and self.next() >= cython.cast(
+                cython.ulonglong, self.rates[k] * 18446744073709551616.0
+            ):
+                return k + 1
+        return self.rates.shape[0] + 1
+
+    def _fill(self):
+        """Compute 16 words."""
+        i: cython.int
+        for i in range(16):
+            self.words[i] = self.start[i]
+        for _ in range(6):
+            for i in range(4):
+                self._quarter(i, 4 + i, 8 + i, 12 + i)
+            for i in range(4):
+                self._quarter(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
+        for i in range(16):
+            self.words[i] += self.start[i]
+        self.start[12] += 1
+        self.start[13] += self.start[12] == 0
+        self.used = 0
+
+    def _quarter(self, a, b, c, d):
+        self.words[a] += self.words[b]
+        self.words[d] ^= self.words[a]
+        self.words[d] = self.words[d] << 16 | self.words[d] >> 16
+        self.words[c] += self.words[d]
+        self.words[b] ^= self.words[c]
+        self.words[b] = self.words[b] << 12 | self.words[b] >> 20
+        self.words[a] += self.words[b]
+        self.words[d] ^= self.words[a]
+        self.words[d] = self.words[d] << 8 | self.words[d] >> 24
+        self.words[c] += self.words[d]
+        self.words[b] ^= self.words[c]
+        self.words[b] = self.words[b] << 7 | self.words[b] >> 25
+
+
+class DynamoMtpInstance(DynamoInstance):
+    """One worker; `rates` are the acceptance rates of drafted tokens, each if those before it were accepted."""
+
+    def __init__(self, engine: PagedCache, requests: Requests, cost, limits, rates, seed, log=False):
+        DynamoInstance.__init__(self, engine, requests, cost, limits, log)
+        self.draws, self.most = Draws(rates, seed), len(rates) + 1
+
+    def steps_left(self, row):
+        return (VllmInstance.steps_left(self, row) + self.most - 1) // self.most
+
+    def _must_plan(self):
+        return True
+
+    def _plan(self):
+        requests: Requests = self.requests
+        budget: cython.longlong = self.limits.step_tokens
+        work: StepWork
+        i: cython.int
+        row: cython.Py_ssize_t
+        prompt: cython.longlong
+        before: cython.longlong
+        first: list = []
+        last: list = []
+        self.paged.begin_step()
+        self.parts, self.preempted = 0, []
+        self._schedule_running(cython.address(budget))
+        if not self.preempted:
+            self._schedule_waiting(cython.address(budget))
+        if self.logs and (self.parts or self.preempted):
+            self._log_planned()
+        begin_work(cython.address(work))
+        for i in range(self.parts):
+            row = self.part_row[i]
+            prompt, before = requests.tokens[row], requests.computed[row]
+            add_part(cython.address(work), before, self.part_chunk[i], prompt, prompt)
+            requests.computed[row] += self.part_chunk[i]
+            self.prefill -= max(0, min(requests.computed[row], prompt) - before)
+        self.parts = 0
+        taken: list = self._predict()
+        for i in range(self.count):
+            row = self.running[i]
+            if requests.computed[row] == requests.goal[row]:
+                work.context += requests.goal[row]
+        for i in range(self.count):
+            row = self.running[i]
+            if requests.computed[row] == requests.goal[row]:
+                self._accept(row, taken, first, last)
+        for item in taken:
+            i = item
+            self.paged.queue.unpin(i)
+        return self._execute(step_seconds(cython.address(self.cost), cython.address(work)), first, last)
+
+    def _predict(self):
+        """Take the blocks of all drafted tokens of the requests whose tokens are computed; preempt others if needed."""
+        budget: cython.longlong = 0
+        needed: cython.longlong = self._space()
+        taken: list = []
+        while needed > self.paged.queue.free:
+            self._preempt(self.running[self.count - 1], cython.address(budget))
+            needed = self._space()
+        while len(taken) < needed:
+            taken.append(self.paged.queue.take())
+        return taken
+
+    def _space(self):
+        """The blocks of all drafted tokens."""
+        requests: Requests = self.requests
+        i: cython.int
+        row: cython.Py_ssize_t
+        goal: cython.longlong
+        end: cython.longlong
+        blocks: cython.longlong = 0
+        for i in range(self.count):
+            row = self.running[i]
+            goal = requests.goal[row]
+            if requests.computed[row] == goal:
+                end = min(goal + self.most, requests.tokens[row] + requests.output[row])
+                blocks += self.paged.blocks_of(end) - self.paged.blocks_of(goal)
+        return blocks
+
+    def _accept(self, row, taken, first, last):
+        """A request gets its tokens of the step."""
+        requests: Requests = self.requests
+        cache: PagedCache = self.paged
+        total: cython.longlong = requests.tokens[row] + requests.output[row]
+        goal: cython.longlong = min(requests.goal[row] + self.draws.tokens(), total)
+        blocks: cython.longlong = cache.blocks_of(min(goal, total - 1))  # nobody computes with the last token
+        while cache.count[row] < blocks:
+            cache.held[cache.begin[row] + cache.count[row]] = taken.pop()
+            cache.count[row] += 1
+        if requests.first[row] != requests.first[row]:  # NaN: no token yet
+            first.append(row)
+        requests.goal[row], requests.computed[row] = goal, goal - 1
+        if goal == total:
+            last.append(row)
+            self.draining += 1
+        return 0
+
+    def _schedule_waiting(self, budget):
+        """Admit waiting requests in order, while tokens are left and their blocks fit."""
+        cache: PagedCache = self.paged
+        row: cython.Py_ssize_t
+        hits: cython.int
+        goal: cython.longlong
+        chunk: cython.longlong
+        while self.waiting and budget[0] > 0 and self.count < self.limits.requests and not self.preempted:
+            row = self.waiting[0][2]
+            goal = self.requests.goal[row]
+            hits = min(self._leading(row, goal), cython.cast(cython.int, (goal - 1) // cache.block_size))
+            hits = max(0, hits - 1)
+            if cache.blocks_of(goal) - min(self.active_hits, hits) > cache.queue.free:
+                break
+            chunk = min(goal - hits * cache.block_size, budget[0])
+            self._make_space(row, hits, hits * cache.block_size + chunk, budget)
+            self._leave_queue(row)
+            cache.start_with(row, hits)
+            self._admit(row, hits * cache.block_size, chunk, budget)
+        return 0

@@ -1,11 +1,22 @@
+cimport cython
 from kvtrace.cache.core.blocks cimport PagedCache
-from kvtrace.serving.core.dynamo_tier cimport DynamoClient, DynamoTier, Transfer
+from kvtrace.cache.core.lower_tier cimport DynamoClient, DynamoTier, Transfer
 from kvtrace.serving.core.interleaved cimport InterleavedServing
 from kvtrace.serving.core.vllm cimport VllmInstance
 
 
-cdef class DynamoTierInstance(VllmInstance):
+cdef class DynamoInstance(VllmInstance):
     cdef PagedCache paged  # the cache, as its class
+    cdef int active_hits
+
+    cdef int _leading(self, Py_ssize_t row, long long goal) noexcept
+    cdef int _idle(self, Py_ssize_t row, int hits) noexcept
+    cdef bint _make_space(self, Py_ssize_t row, int hits, long long end, long long* budget) except -1
+    cdef int _leave_queue(self, Py_ssize_t row) except -1
+    cdef int _admit(self, Py_ssize_t row, long long computed, long long chunk, long long* budget) except -1
+
+
+cdef class DynamoTierInstance(DynamoInstance):
     cdef DynamoClient client
     cdef DynamoTier tier
     cdef list held  # rows that the tier has deferred, in the order in which it first did
@@ -32,9 +43,7 @@ cdef class DynamoTierInstance(VllmInstance):
     cdef int _boundary(self, double at) except -1
     cdef int _take_ended(self, double at) except -1
     cdef Py_ssize_t _next_waiting(self) except? -2
-    cdef int _leave_queue(self, Py_ssize_t row) except -1
     cdef int _defer(self, Py_ssize_t row) except -1
-    cdef bint _make_space(self, Py_ssize_t row, int hits, long long end, long long* budget) except -1
     cdef list _look_up(self, Py_ssize_t row, int hits)
     cdef bint _start_load(self, Py_ssize_t row, int hits, list names) except -1
     cdef long long _reserved(self) except -1
@@ -46,3 +55,25 @@ cdef class DynamoTierInstance(VllmInstance):
 
 cdef class SharedTierServing(InterleavedServing):
     pass
+
+
+@cython.final
+cdef class Draws:
+    cdef unsigned int start[16]
+    cdef unsigned int words[16]
+    cdef int used  # words
+    cdef double[::1] rates
+
+    cdef unsigned long long next(self) noexcept nogil
+    cdef long long tokens(self) noexcept nogil
+    cdef void _fill(self) noexcept nogil
+    cdef void _quarter(self, int a, int b, int c, int d) noexcept nogil
+
+
+cdef class DynamoMtpInstance(DynamoInstance):
+    cdef Draws draws
+    cdef long long most  # tokens that a request can get in a step
+
+    cdef long long _space(self) except -1
+    cdef list _predict(self)
+    cdef int _accept(self, Py_ssize_t row, list taken, list first, list last) except -1
