@@ -246,6 +246,11 @@ class Server(hosted.Server):
         self.from_storage = [0] * len(self.rows)
         turns.going.append(self)
 
+    def token(self, req):
+        """As before, named by the row of the whole case: equal prompts have different outputs."""
+        token = super().token(req)
+        return token if token == plain.STOP else token + (self.rows[req.row]["row"] - req.row) * 1_000_000
+
     def pools(self, capacity):
         plain.runtime_context.get_parallel().override_permanently(tp_rank=0, tp_size=1, pp_size=1)
         super().pools(capacity)
@@ -265,9 +270,7 @@ class Server(hosted.Server):
     def copies_until(self):
         """When the copies, transfers and time limits end that are under way."""
         ends, tree = super().copies_until(), self.tree_cache
-        controller = tree.cache_controller
-        boxes = (controller.prefetch_queue, controller.backup_queue, controller.prefetch_buffer)
-        if tree.ongoing_prefetch or tree.ongoing_backup or not all(box.worker.idle for box in boxes):
+        if self.is_moving():
             ends += [end for end, *_ in self.pool.events[:1]]
         for request in tree.ongoing_prefetch:
             wait = tree._storage_prefetch_wait.get(request)
@@ -278,11 +281,18 @@ class Server(hosted.Server):
                 ends.append(end)
         return [end for end in ends if end > self.now]
 
+    def is_moving(self):
+        """Whether something is under way to or from the storage."""
+        tree, controller = self.tree_cache, self.tree_cache.cache_controller
+        boxes = (controller.prefetch_queue, controller.backup_queue, controller.prefetch_buffer)
+        return tree.ongoing_prefetch or tree.ongoing_backup or not all(box.worker.idle for box in boxes)
+
     def on_idle(self):
         tree = self.tree_cache
         is_empty = not self.running_batch.reqs and self.chunked_req is None and not self.waiting_queue
         retries = tree.storage_prefetch_retries._pending and self.waiting_queue
-        if retries or tree.cache_controller.host_mem_release_queue.qsize():
+        is_due = self.is_moving() and self.pool.events and self.pool.events[0][0] <= self.now
+        if is_due or retries or tree.cache_controller.host_mem_release_queue.qsize():
             if is_empty:
                 self.new_token_ratio_tracker.reset()
         elif not is_empty and not self.retried:
@@ -318,6 +328,8 @@ def serve(case):
     pool, turns, failed = Pool(case), Turns(), []
     count = 1 + max(row["instance"] for row in case["requests"])
     servers = []
+    for number, row in enumerate(case["requests"]):
+        row["row"] = number
     for number in range(count):
         rows = [row for row in case["requests"] if row["instance"] == number]
         servers.append(Server(case | {"requests": rows, "settings": dict(case["settings"])}, pool, number, turns))

@@ -192,6 +192,11 @@ class Threads:
 class StoredTree(HostedTree):
     node = StoredNode
 
+    def pages(self, tokens):
+        """As before; outputs are named by their rows of the whole case."""
+        rows = self.scheduler.case["requests"]
+        return super().pages([(rows[one[0]]["row"], one[1]) if isinstance(one, tuple) else one for one in tokens])
+
     def split(self, child, at):
         upper = super().split(child, at)
         upper.keepers, upper.store = set(child.keepers), child.store
@@ -293,11 +298,15 @@ class StoredScheduler(HostedScheduler):
         return sglang_scheduler.Scheduler.plan(self)
 
     def spins(self):
-        return bool((self.retries and self.waiting) or self.freed)
+        is_due = self.under_way() and self.pool.events and self.pool.events[0][0] <= self.now
+        return bool(is_due or (self.retries and self.waiting) or self.freed)
+
+    def under_way(self):
+        return self.fetching or self.tree.writing or not self.threads.idle()
 
     def next_copy(self):
         ends = [copy.end for copy in (*self.tree.storing, *self.tree.loads)]
-        if self.fetching or self.tree.writing or not self.threads.idle():
+        if self.under_way():
             ends += [end for end, *_ in self.pool.events[:1]]
         for row in self.fetching:
             if row in self.waits and not self.waits[row][2]:
@@ -361,7 +370,10 @@ class StoredScheduler(HostedScheduler):
             retry = self.retries.get(request.row)
             if retry is None:
                 continue
-            if self.attempts.get(request.row, 0) >= self.storage["retry_attempts"] or self.storage["retry_interval"] <= 0:
+            if (
+                self.attempts.get(request.row, 0) >= self.storage["retry_attempts"]
+                or self.storage["retry_interval"] <= 0
+            ):
                 del self.retries[request.row]
                 continue
             if retry[1] is None:
@@ -486,6 +498,7 @@ class StoredScheduler(HostedScheduler):
 def serve(case):
     """The steps of each instance, and for each of its requests what sglang_hicache_scheduler.py says, and tokens from storage."""
     pool = Pool(case)
+    case = case | {"requests": [row | {"row": number} for number, row in enumerate(case["requests"])]}
     schedulers, going, answers = [], {}, {}
     for number in range(1 + max(row["instance"] for row in case["requests"])):
         own = case | {"requests": [row for row in case["requests"] if row["instance"] == number]}
