@@ -2,11 +2,11 @@
 
 A case is one of sglang_hicache_scheduler.py that also has storage, and whose requests have an instance: storage has
 capacity (pages), prefetch_threshold (tokens), policy (SGLang's --hicache-storage-prefetch-policy), timeout_base and
-timeout_per_ki_token (seconds), retry_interval, retry_attempts, batch (pages in a transfer; SGLang has 128), latency_s (of a
-query and of a transfer), and fetch_s and store_s (seconds a token).
+timeout_per_ki_token (seconds), retry_interval, retry_attempts, batch (pages in a transfer; SGLang has 128), latency_s
+(of a query and of a transfer), and fetch_s and store_s (seconds a token).
 
-SGLang's, unmodified, beside what sglang_hicache_scheduler.py names: HybridCacheController with the functions of its four
-storage threads, the prefetches, retries and time limits of UnifiedRadixCache. Ours: the threads take turns; the backend,
+SGLang's, unmodified, beside what sglang_hicache_scheduler.py names: HybridCacheController with the functions of its
+four storage threads, the prefetches, retries and time limits of UnifiedRadixCache. Ours: threads take turns; a backend,
 an LRU of pages that instances share, with two links that serve one transfer after another in the order in which they
 are asked for; and of the instances the one that is furthest behind takes the next turn of its event loop. An idle
 instance takes turns without time while a retry or pages to be freed are pending, else waits for the next end of a copy,

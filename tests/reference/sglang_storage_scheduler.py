@@ -1,4 +1,4 @@
-"""SGLang's scheduler over HiCache with a storage backend that instances share: what sglang_hicache_scheduler.py does, and L3.
+"""SGLang's scheduler over HiCache with a storage backend that instances share: sglang_hicache_scheduler.py with L3.
 
 `serve(case)` takes the cases of tests/clients/sglang_storage_scheduler.py and returns what that returns, without its
 version. U unified_radix_cache.py, T unified_tree_core.py, C cache_controller.py, R storage_prefetch.py, S scheduler.py.
@@ -250,7 +250,7 @@ class StoredTree(HostedTree):
         scheduler.freed -= freed
 
     def insert_host(self, anchor, pages):
-        """Pages that were read become findable on the host after a node; (pages of them that it had, whether all are)."""
+        """Pages that were read become findable on the host after a node; (pages that it had, whether all are)."""
         node, done, had = anchor, 0, 0
         node.used = next(self.clock)
         while done < len(pages) and pages[done] in node.children:
@@ -496,7 +496,7 @@ class StoredScheduler(HostedScheduler):
 
 
 def serve(case):
-    """The steps of each instance, and for each of its requests what sglang_hicache_scheduler.py says, and tokens from storage."""
+    """The steps of each instance, and of its requests the times, and the tokens from the host and the storage."""
     pool = Pool(case)
     case = case | {"requests": [row | {"row": number} for number, row in enumerate(case["requests"])]}
     schedulers, going, answers = [], {}, {}

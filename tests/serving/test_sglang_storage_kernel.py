@@ -1,4 +1,4 @@
-"""The compiled SGLang scheduler over HiCache with a storage backend takes the steps of SGLang itself, and of the plain twin."""
+"""The compiled SGLang scheduler over HiCache with a storage backend takes the steps of SGLang itself."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def scheduler_with(case):
 
 
 def serve(case):
-    """For each instance its steps; for each request its times, and the blocks that came from the host and the storage."""
+    """For each instance its steps; for each request its times, and its blocks from the host and the storage."""
     rows, trace, scheduler = case["requests"], limited_trace(case), scheduler_with(case)
     demand, size, storage = block_demand(trace, "grow"), case["block_size"], case["storage"]
     requests = Requests(

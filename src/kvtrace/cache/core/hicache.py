@@ -498,9 +498,9 @@ class Storage:
         begin: cython.double
         limit: cython.double
         first: cython.double = NEVER
-        if self.fetching or self.under_way or self.asking or self.reading or self.saving:
-            if self.shared.events and self.shared.events[0][0] > now:
-                first = self.shared.events[0][0]
+        is_moving: cython.bint = self.under_way > 0 or self.asking or self.reading or self.saving
+        if (is_moving or self.fetching) and self.shared.events and self.shared.events[0][0] > now:
+            first = self.shared.events[0][0]
         for row in self.fetching:
             if row in self.waits and not self.waits[row][2]:
                 begin, limit = self.waits[row][0], self.waits[row][1]
@@ -873,7 +873,7 @@ class HiPagedRadix(PagedRadix):
         return self._free_up(pages)
 
     def see_copies(self):
-        """At the beginning of a plan: submit copies, unlock the nodes of those that have ended, see what was fetched."""
+        """At the beginning of a plan: submit copies, unlock the nodes of those that ended, see what was fetched."""
         if self.storage is not None:
             self.storage.count_news()
         self.flush()

@@ -166,8 +166,8 @@ class SglangScheduler(Scheduler):
         for tier in tiers[:1]:
             if tier.scope != "rank" or tier.latency_s:
                 raise UsageError(
-                    f"SGLang's host memory, {tier.name}, belongs to one instance and has no latency. Instances can share "
-                    "a second tier: --tiers hbm=5000,dram=50000@25GB/s,pool=1M@cluster@10GB/s."
+                    f"SGLang's host memory, {tier.name}, belongs to one instance and has no latency. Instances can "
+                    "share a second tier: --tiers hbm=5000,dram=50000@25GB/s,pool=1M@cluster@10GB/s."
                 )
         if len(tiers) > 2:
             raise UsageError("SGLang has three tiers at most: --tiers hbm=5000,dram=50000@25GB/s,pool=1M@10GB/s.")
