@@ -18,11 +18,12 @@ from kvtrace.trace.trace import Trace
 from tests.cache.test_engine_sglang import vector_trace
 from tests.cache.test_engine_sglang_hicache import drawn_case, drawn_vector, serve
 from tests.clients.test_sglang_cache import needs_sglang, served, wanted
-from tests.reference import sglang_hicache_scheduler
+from tests.reference import sglang_hicache_scheduler, sglang_storage_scheduler
 from tests.reference.sglang_hicache import THRESHOLD
+from tests.serving.storage_cases import fits_blocks, is_served, storage_case
 from tests.serving.test_sglang_hicache_kernel import hosted_case, require_equal
 
-SCHEDULER = "sglang_hicache_scheduler.py"
+SCHEDULER, STORAGE = "sglang_hicache_scheduler.py", "sglang_storage_scheduler.py"
 CORES = ("rust", "python")
 
 
@@ -89,6 +90,44 @@ def test_random_cases_take_the_steps_that_sglang_takes(tmp_path):
             require_equal(case, real, f"seed {seed}: {case}")
 
 
+@needs_sglang
+def test_random_cases_with_a_storage_take_the_steps_that_sglang_takes(tmp_path):
+    from tests.serving.test_sglang_storage_kernel import require_equal as require_same_steps
+
+    seed = random.randrange(1 << 32)
+    drawn = [storage_case(random.Random(seed + number)) for number in range(30)]
+    cases = [case for case in drawn if case is not None]
+    for case, real in zip(cases, served(cases, tmp_path, STORAGE), strict=True):
+        if real["instances"] is None:  # SGLang would end, or abort a request
+            with pytest.raises(MemoryError):
+                sglang_storage_scheduler.serve(case)
+            continue
+        del real["version"]
+        assert sglang_storage_scheduler.serve(case) == real, f"seed {seed}: {case}"
+        if fits_blocks(case) and is_served(real):
+            require_same_steps(case, real, f"seed {seed}: {case}")
+
+
+def make_storage_vectors(folder, count=9):
+    """Short cases with a storage in which pages come from it, with what SGLang's scheduler does."""
+    chosen, number = [], 0
+    while len(chosen) < count:
+        case, number = storage_case(random.Random(number)), number + 1
+        if case is None or not fits_blocks(case) or len(case["requests"]) > 16:
+            continue
+        try:
+            answer = sglang_storage_scheduler.serve(case)
+        except MemoryError:
+            continue
+        rows = [row for one in answer["instances"] for row in one["requests"]]
+        if sum(len(one["steps"]) for one in answer["instances"]) < 120 and any(row[6] for row in rows):
+            chosen.append({"name": f"{case['storage']['policy']} {len(chosen)}", "case": case})
+    for vector, real in zip(chosen, served([each["case"] for each in chosen], folder, STORAGE), strict=True):
+        version = real.pop("version")
+        vector["served"] = real
+    return {"engine": "sglang", "version": version, "vectors": chosen}
+
+
 def make_scheduler_vectors(folder):
     """Cases in which requests load from the host, two of each write policy, with what SGLang's scheduler does."""
     rng, vectors = random.Random(41), []
@@ -131,6 +170,9 @@ def make_vectors(folder):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         made, scheduled = make_vectors(Path(folder)), make_scheduler_vectors(Path(folder))
+        stored = make_storage_vectors(Path(folder))
+    text = json.dumps(stored).replace('{"name"', '\n{"name"')
+    (Path(__file__).parents[1] / "vectors/scheduler_sglang_storage.json").write_text(text + "\n")
     text = json.dumps(scheduled).replace('{"name"', '\n{"name"')
     (Path(__file__).parents[1] / "vectors/scheduler_sglang_hicache.json").write_text(text + "\n")
     text = (

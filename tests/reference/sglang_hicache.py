@@ -29,6 +29,11 @@ class Node(radix.Node):
     host: bool = False
     pins: int = 0  # transfers that read or write its copy on the host
 
+    @property
+    def kept(self):
+        """Whether its copy on the host has to stay."""
+        return self.pins > 0
+
 
 class Pool:
     """An LRU of so many blocks, None = all; a block is used when it is written again and when it is read."""
@@ -146,7 +151,7 @@ class HostTier(radix.Radix):
         return node.device and not node.locks and not any(child.device for child in node.children.values())
 
     def host_leaf(self, node):
-        return node.host and not node.device and not node.locks and not node.pins and not node.children
+        return node.host and not node.device and not node.locks and not node.kept and not node.children
 
     def remove(self, node):
         super().remove(node)
@@ -171,7 +176,7 @@ class HostTier(radix.Radix):
                     break
                 if not (node.device and node.host):
                     gone.add(node)
-                elif not (spare and self.device_leaf(node)) and not node.pins:
+                elif not (spare and self.device_leaf(node)) and not node.kept:
                     node.host = False
                     gone.add(node)
                     self.host_free += len(node.run)
@@ -194,7 +199,7 @@ class HostTier(radix.Radix):
             if not victim.host and self.threshold is None:
                 if self.copy(victim):
                     self.track(victim)
-                elif any(node.pins or node.locks for node in self.nodes(victim)):
+                elif any(node.kept or node.locks for node in self.nodes(victim)):
                     kept.add(victim)
                     continue
                 else:

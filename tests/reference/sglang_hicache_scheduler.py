@@ -58,6 +58,7 @@ class HostedTree(HostTier, Tree):
         if self.threshold is None:  # the scheduler waits
             end = self.submit([(node, len(node.run))], "store_s").end
             self.scheduler.now = max(self.scheduler.now, end)
+            self.stored(node)
         else:
             self.to_store.append((node, len(node.run)))
             self.lock(node)
@@ -89,12 +90,16 @@ class HostedTree(HostTier, Tree):
         stored, loaded = self.ended(self.storing), self.ended(self.loads)
         for node in stored:
             self.unlock(node)
+            self.stored(node)
         for node in loaded:
             self.unlock(node)
             while node.pins:
                 node.pins -= 1
                 self.track(node)
                 node = node.parent
+
+    def stored(self, node):
+        """A copy to the host has ended."""
 
     def ended(self, copies):
         nodes = []
@@ -157,13 +162,13 @@ class HostedAdder(Adder):
 
 
 class HostedScheduler(Scheduler):
-    adder = HostedAdder
+    adder, tiers = HostedAdder, HostedTree
 
     def __init__(self, case):
         super().__init__(case)
         self.case, self.links = case, {"load_s": 0.0, "store_s": 0.0}
         pages = self.capacity // self.size
-        self.tree = HostedTree(self, pages, self.size, case["host"] // self.size, case["write_policy"])
+        self.tree = self.tiers(self, pages, self.size, case["host"] // self.size, case["write_policy"])
         self.loaded = [0] * len(case["requests"])
         self.first_loads = set()
 

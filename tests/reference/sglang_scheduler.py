@@ -258,6 +258,7 @@ class Scheduler:
     """`plan` makes the next batch, `learn` takes the tokens of one."""
 
     adder = Adder
+    looks_twice = False  # an idle server plans once more before it waits for a copy
 
     def __init__(self, case):
         settings = case["settings"]
@@ -352,13 +353,18 @@ class Scheduler:
                 running.full = True
             if running.full and not (self.preempts and adder.preempt(request)):
                 break
+            if not self.ready(request):
+                continue
             self.look_up(request)
+            if self.lost(request):
+                continue
             verdict = adder.add(request)
             if verdict != "continue":
                 if verdict == "no token":
                     running.full = bool(adder.requests or running.requests)
                 break
         self.waiting = [one for one in self.waiting if one not in adder.requests]
+        self.admitted(adder.requests)
         for request in adder.preempted:
             self.add(request)
         if not adder.requests:
@@ -552,6 +558,24 @@ class Scheduler:
     def next_copy(self):
         """When the next copy between the tiers below ends; None without one."""
 
+    def begin_turn(self):
+        """The next turn of the event loop begins."""
+
+    def spins(self):
+        """Whether an idle server has something to do at once, in its next turn."""
+        return False
+
+    def ready(self, request):
+        """Whether a waiting request may be looked at."""
+        return True
+
+    def lost(self, request):
+        """Whether a request waits again, since its match became shorter."""
+        return False
+
+    def admitted(self, requests):
+        """Requests are in the next prefill."""
+
     def learn(self, batch, requests):
         """The tokens of a batch; the requests that got one."""
         told = []
@@ -584,14 +608,26 @@ def request_of(case, number):
 
 def serve(case, scheduler=None):
     """The steps of a case, and for each request cached tokens, begin, first token, end and retractions."""
-    scheduler, rows = scheduler or Scheduler(case), case["requests"]
+    taken = turns(case, scheduler or Scheduler(case))
+    while True:
+        try:
+            next(taken)
+        except StopIteration as done:
+            return done.value
+
+
+def turns(case, scheduler):
+    """Take the turns of the event loop, one for each `next`; the value at the end is that of `serve`."""
+    rows = case["requests"]
     requests = [[-1, None, None, None, 0] for _ in rows]
     steps, arrived, retried = [], 0, False
-    turns, interval = 0, case["settings"].get("scheduler_recv_interval", 1)
+    weight, interval = 0, case["settings"].get("scheduler_recv_interval", 1)
     for _ in range(case.get("max_plans", 1 << 62)):
-        turns += 1 if scheduler.last is None or scheduler.last.kind == "decode" else PROMPTS_WEIGH
-        if turns >= interval:
-            turns = 0
+        yield
+        scheduler.begin_turn()
+        weight += 1 if scheduler.last is None or scheduler.last.kind == "decode" else PROMPTS_WEIGH
+        if weight >= interval:
+            weight = 0
             while arrived < len(rows) and rows[arrived]["arrival"] <= scheduler.now:
                 scheduler.add(request_of(case, arrived))
                 arrived += 1
@@ -611,10 +647,14 @@ def serve(case, scheduler=None):
             kept = Batch(batch.requests, batch.kind, decoding=batch.decoding)
             scheduler.in_flight.append((kept, batch.requests, scheduler.free))
         elif not scheduler.in_flight:
+            if scheduler.spins():
+                scheduler.ratio = scheduler.first_ratio if scheduler.idle() else scheduler.ratio
+                scheduler.last = None
+                continue
             copied = scheduler.next_copy()
             if scheduler.idle():
                 scheduler.ratio = scheduler.first_ratio
-            elif copied is None and not retried:  # a preemption may have made room
+            elif (copied is None or scheduler.looks_twice) and not retried:  # a preemption may have made room
                 retried, scheduler.last = True, None
                 continue
             if copied is not None and (arrived == len(rows) or copied < rows[arrived]["arrival"]):

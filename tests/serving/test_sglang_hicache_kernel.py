@@ -101,8 +101,8 @@ def test_the_kernel_takes_the_steps_of_its_twin():
 
 
 REFUSED = [
-    ({"tiers": [Tier("dram", 9), Tier("pool", 9)]}, {}, "SGLang's storage backend is not simulated in time yet"),
-    ({"tiers": [Tier("dram", 9, scope="cluster")]}, {}, "does not model dram=...@cluster"),
+    ({"tiers": [Tier("dram", 9), Tier("ssd", 9), Tier("pool", 9)]}, {}, "SGLang has three tiers at most"),
+    ({"tiers": [Tier("dram", 9, scope="cluster")]}, {}, "host memory, dram, belongs to one instance"),
     ({"tiers": [Tier("dram", 9)], "instances": 2, "lockstep": True}, {}, "Ranks in lockstep are not modelled"),
     ({}, {"engine_options": (("hicache_write_policy", "write_back"),)}, "--hicache-write-policy needs host memory"),
 ]

@@ -17,7 +17,7 @@ cdef class SglangEventLoop(SglangApart):
     cdef int _retract(self) except -1
     cdef int _sort_by_progress(self) except -1
     cdef int _launch(self) except -1
-    cdef int _note_loaded(self, Py_ssize_t row, long long before) noexcept
+    cdef int _note_loaded(self, Py_ssize_t row, long long before) except -1
     cdef int _pass_until(self, double begin, double seconds) noexcept
     cdef double _seconds_of_parts(self) noexcept
     cdef long long _used(self) noexcept

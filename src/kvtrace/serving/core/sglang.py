@@ -41,6 +41,9 @@ class SglangEventLoop(SglangApart):
         flew: cython.bint = self.flying
         copied: cython.double = NEVER
         began: cython.double = self.now
+        self.naps = False
+        if self.stored is not None:
+            self.stored.shared.reach(self.now)
         self._poll()
         planned = self._plan()
         if planned:
@@ -49,17 +52,24 @@ class SglangEventLoop(SglangApart):
             self.idle_turns += 1
             self.asleep = self.idle_turns >= PATIENCE and not self.unseen
         elif not flew:
+            if self.stored is not None and self.stored.spins(self.head < self.tail, self.now):
+                if self.head == self.tail and self.count == 0 and self.chunked == NOBODY:
+                    self.ratio = self.limits.first_ratio
+                self.last_kind = NOTHING
+                return 0
             if self.hosted is not None:
                 copied = self.hosted.next_copy()
+            if self.stored is not None:
+                copied = min(copied, self.stored.next_end(self.now))
             if self.head == self.tail and self.count == 0 and self.chunked == NOBODY:
                 self.ratio = self.limits.first_ratio
-            elif copied >= NEVER and not self.retried:
+            elif (copied >= NEVER or self.stored is not None) and not self.retried:
                 self.retried, self.last_kind = True, NOTHING
                 return 0
             if copied < NEVER:  # awake until it ends, or until the next arrival
                 self.last_kind = NOTHING
                 if not self.unseen:
-                    self.now = max(self.now, min(copied, self.until))
+                    self.naps, self.idle_from, self.now = True, self.now, max(self.now, copied)
                 return 0
             self._report_load(True)
             self.asleep = not self.unseen  # until the next arrival; with unseen ones, the loop goes on
@@ -95,7 +105,7 @@ class SglangEventLoop(SglangApart):
 
         SGLang's SchedulerRecvSkipper: a turn after a decode, or after none, weighs 1, any other 1,000.
         """
-        if self.limits.poll_every <= 1:  # none is unseen
+        if self.limits.poll_every <= 1 and self.stored is None:  # none is unseen
             return 0
         self.unpolled += 1 if self.last_kind == DECODE or self.last_kind == NOTHING else PROMPTS_WEIGH
         if self.unpolled < self.limits.poll_every:
@@ -123,6 +133,8 @@ class SglangEventLoop(SglangApart):
         if self.hosted is not None:
             self.hosted.now, self.hosted.busy = self.now, self.free_at
             self.hosted.see_copies()
+        if self.stored is not None:
+            self._ask_again()
         self.loaded_at = 0
         self._merge()
         self.parts = 0
@@ -264,6 +276,8 @@ class SglangEventLoop(SglangApart):
         expected: cython.double = outputs + self.limits.retract_steps * self.count
         self.ratio = min(1.0, expected / (limits + 1))
         for item in gone:
+            if self.stored is not None:
+                self.stored.restart(item)
             self._wait(item)
         return 0
 
@@ -324,10 +338,16 @@ class SglangEventLoop(SglangApart):
         return 0
 
     def _note_loaded(self, row, before):
-        """The blocks of a request's hits that came from the host."""
+        """The blocks of a request's hits that came from the host, and those that were read from the storage for it."""
         size: cython.longlong = self.cache.block_size
+        end: cython.longlong
         if self.hosted is not None:
             self.hosted.below[0, row] = cython.cast(cython.int, before // size - (before - self.loaded[row]) // size)
+        if self.stored is not None and row in self.stored.span:
+            span = self.stored.span[row]
+            end = min(before, span[1])
+            self.hosted.below[1, row] = max(0, end // size - span[0] // size)
+            self.hosted.below[0, row] -= max(0, end // size - max(before - self.loaded[row], span[0]) // size)
         return 0
 
     def _pass_until(self, begin, seconds):
@@ -426,6 +446,8 @@ class SglangInstance(SglangEventLoop):
         if self.asleep:
             self.now = max(self.now, at)
             self.asleep = False
+        if self.naps:
+            self.now = max(self.idle_from, min(self.now, at))
         return 0
 
     def take(self, row):
@@ -433,7 +455,7 @@ class SglangInstance(SglangEventLoop):
         self.wake(requests.arrival[row])
         self.load += requests.tokens[row]
         self.prefill += requests.tokens[row]
-        if self.limits.poll_every <= 1:
+        if self.limits.poll_every <= 1 and self.stored is None:
             return self._wait(row)
         self.unseen.append(row)
         return 0
@@ -463,6 +485,8 @@ class SglangInstance(SglangEventLoop):
         if not self.settled or self.last_kind != DECODE:
             return False
         if (self.role == DECODES and self._has_news()) or (self.hosted is not None and self.hosted.has_copies()):
+            return False
+        if self.stored is not None and (self.stored.is_active() or self.stored.spins(self.head < self.tail, self.now)):
             return False
         if self.head < self.tail and (self.limits.preempts or not self.full):
             return False

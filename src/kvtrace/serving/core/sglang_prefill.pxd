@@ -1,4 +1,4 @@
-from kvtrace.cache.core.hicache cimport HiPagedRadix
+from kvtrace.cache.core.hicache cimport HiPagedRadix, Storage
 from kvtrace.cache.core.radix cimport PagedRadix
 from kvtrace.serving.core.instance cimport Instance
 
@@ -35,6 +35,7 @@ cdef struct SglangLimits:
 cdef class SglangQueue(Instance):
     cdef PagedRadix cache
     cdef HiPagedRadix hosted  # the same, if it has a host tier
+    cdef Storage stored  # what is below that
     cdef SglangLimits limits
     cdef long long page
     cdef bint logs
@@ -78,11 +79,14 @@ cdef class SglangQueue(Instance):
     cdef double loaded_at  # when the loads of the batch that is planned end
     cdef bint settled  # the last batch has all that run, and none has ended since
     cdef bint retried, asleep
+    cdef bint naps  # idle since `idle_from`, until a copy or a transfer ends
+    cdef double idle_from
     cdef list unseen  # arrived requests that no poll has seen
     cdef long long unpolled  # turns since the last poll
     cdef int unreported  # results since the last report to the balancer
 
     cdef int _wait(self, Py_ssize_t row) except -1
+    cdef int _prefetch(self, Py_ssize_t row, long long hit_end) except -1
     cdef int _move_queue(self) noexcept
     cdef long long _rank(self, Py_ssize_t row) noexcept
     cdef int _sort_waiting(self) except -1
@@ -117,6 +121,7 @@ cdef class SglangPrefill(SglangPages):
     cdef int _add_chunk(self) noexcept
     cdef int _admit_waiting(self) except -1
     cdef int _look_up(self, Py_ssize_t row) except -1
+    cdef int _ask_again(self) except -1
     cdef int _admit(self, Py_ssize_t row) except -1
     cdef int _fit(self, Py_ssize_t row, long long whole, long long host_hit) noexcept
     cdef bint _load_back(self, Py_ssize_t row) except -1

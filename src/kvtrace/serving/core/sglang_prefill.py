@@ -32,6 +32,7 @@ class SglangQueue(Instance):
         Instance.__init__(self, engine, requests, cost)
         self.cache, self.limits, self.page = engine, settings, engine.page_size
         self.hosted = engine if isinstance(engine, HiPagedRadix) else None
+        self.stored = self.hosted.storage if self.hosted is not None else None
         self.log, self.logs = [], log
         rows: cython.Py_ssize_t = requests.tokens.shape[0]
         size: cython.Py_ssize_t = min(self.limits.seats, rows) + 2
@@ -53,6 +54,7 @@ class SglangQueue(Instance):
         self.dropped, self.preempted = [], []
         self.asleep, self.ratio, self.free_at = True, self.limits.first_ratio, 0
         self.unseen, self.unpolled = [], 0
+        self.naps, self.idle_from = False, 0
 
     def active(self):
         return self.tail - self.head + self.live + len(self.unseen)
@@ -61,6 +63,8 @@ class SglangQueue(Instance):
         """A request enters the queue, at its place by priority if there are priorities, else last."""
         place: cython.Py_ssize_t
         key: cython.longlong = self._rank(row)
+        if self.stored is not None:
+            self._prefetch(row, -1)
         if self.tail == self.waiting.shape[0]:
             self._move_queue()
         self.entries += 1
@@ -71,6 +75,10 @@ class SglangQueue(Instance):
             self.waiting[place] = self.waiting[place - 1]
             place -= 1
         self.waiting[place] = cython.cast(cython.int, row)
+        return 0
+
+    def _prefetch(self, row, hit_end):
+        """Ask SGLang's storage for what follows a request's match; `hit_end` is known to exist, -1 = nothing is."""
         return 0
 
     def _move_queue(self):
@@ -297,21 +305,40 @@ class SglangPrefill(SglangPages):
         row: cython.Py_ssize_t
         verdict: cython.int
         chunks: cython.int = self.parts
-        admitted: cython.Py_ssize_t
-        while self.head + self.parts - chunks < self.tail and self._state() != OTHER:
+        parts: cython.int
+        at: cython.Py_ssize_t = self.head
+        passed: list = []  # that wait for their prefetch
+        while at < self.tail and self._state() != OTHER:
             if self.parts >= self._seats_left(chunks):
                 self.full = True
-            row = self.waiting[self.head + self.parts - chunks]
+            row = self.waiting[at]
             if self.full and not (self.limits.preempts and self._preempt_for(row)):
                 break
+            if self.stored is not None and not self.stored.ready(row, self.now):
+                passed.append(row)
+                at += 1
+                continue
             self._look_up(row)
+            if self.stored is not None and self.stored.lost(row, self.prefix[row] + self._host_hit()):
+                self.stored.count_attempt(row)
+                self._prefetch(row, -1)
+                passed.append(row)
+                at += 1
+                continue
+            parts = self.parts
             verdict = self._admit(row)
+            at += self.parts - parts
             if verdict == NO_TOKEN:
                 self.full = self.parts > 0 or self.count > 0
             if verdict != CONTINUE:
                 break
-        admitted = self.parts - chunks
-        self.head += admitted
+        self.head = at
+        while passed:
+            self.head -= 1
+            self.waiting[self.head] = passed.pop()
+        if self.stored is not None:
+            for parts in range(self.parts):
+                self.stored.admitted(self.batch_row[1 - self.side, parts])
         for item in self.preempted:
             self._wait(item)
         return 0
@@ -322,6 +349,25 @@ class SglangPrefill(SglangPages):
         self.node[row] = self.cache.match(row, self.cache.pages_of(self.fill[row] - 1))
         self.owned[row] = self.cache.matched
         self.prefix[row] = self.cache.matched * self.page
+        return 0
+
+    def _prefetch(self, row, hit_end):
+        self.hosted.now, self.hosted.busy = self.now, self.free_at
+        self._look_up(row)
+        return self.stored.prefetch(
+            row, self.prefix[row] // self.page + self.hosted.host_hit, self.hosted.best, self.fill[row] - 1, hit_end
+        )
+
+    def _ask_again(self):
+        """Requests whose pages were not found ask for them again, after some plans."""
+        i: cython.Py_ssize_t
+        waiting: list = []
+        if self.stored.retries:
+            for i in range(self.head, self.tail):
+                waiting.append(self.waiting[i])
+        for row, hit_end in self.stored.due(waiting):
+            self.stored.count_attempt(row)
+            self._prefetch(row, hit_end)
         return 0
 
     def _admit(self, row):

@@ -24,6 +24,8 @@ from .base import BatchLimits, Scheduler, Tier
 
 POLICIES = ("fcfs", "lpm")
 RETRACTIONS = ("length", "priority")
+PREFETCHES = ("best_effort", "wait_complete", "timeout")
+BATCH_PAGES = 128  # of a transfer from and to the storage: SGLang's STORAGE_BATCH_SIZE
 WRITE_POLICY = "hicache_write_policy"  # the engine option
 LIMIT = "max_new_tokens"  # the column of the trace with the largest output that each client allows
 
@@ -47,6 +49,7 @@ class SglangScheduler(Scheduler):
     version: ClassVar[str] = "0.5.23"
     most_lower_tiers: ClassVar[int | None] = 1
     copies_to_tiers: ClassVar[bool] = True  # with write_through, its default
+    tier_fields: ClassVar[frozenset[str]] = frozenset({"scope", "latency_s"})
     chunked_prefill_size: int = 8192  # tokens of a prefill; -1 = prompts are not divided
     max_prefill_tokens: int = 16384  # a prefill with this many tokens takes no further request
     max_running_requests: int = 2048
@@ -63,6 +66,16 @@ class SglangScheduler(Scheduler):
     retraction_policy: Literal["length", "priority"] = "length"  # priority: the lowest priority is retracted first
     num_reserved_decode_tokens: int = 512  # for the next outputs of each request, on a decode worker
     disaggregation_decode_enable_radix_cache: bool = False  # a decode worker receives what does not hit there
+    hicache_storage_prefetch_policy: Literal["best_effort", "wait_complete", "timeout"] = (
+        "timeout"  # what ends a prefetch
+    )
+    prefetch_threshold: int = 256  # tokens of a prefetch from the storage, at least
+    prefetch_timeout_base: float = 1.0  # seconds, with timeout, from the first look at a request whose prefetch goes on
+    prefetch_timeout_per_ki_token: float = 0.25  # seconds more
+    hicache_storage_prefetch_retry_poll_interval: int = (
+        8  # plans until what was not found is asked for again; 0 = never
+    )
+    hicache_storage_prefetch_retry_max_attempts: int = 8
     ignore_eos: bool = False  # outputs have a known length
     init_new_token_ratio: float = 0.7  # SGLang's environment: SGLANG_INIT_NEW_TOKEN_RATIO
     min_new_token_ratio_factor: float = 0.14  # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR
@@ -76,6 +89,8 @@ class SglangScheduler(Scheduler):
             raise wrong_word(self.schedule_policy, "a supported schedule_policy", POLICIES)
         if self.retraction_policy not in RETRACTIONS:
             raise wrong_word(self.retraction_policy, "a retraction_policy", RETRACTIONS)
+        if self.hicache_storage_prefetch_policy not in PREFETCHES:
+            raise wrong_word(self.hicache_storage_prefetch_policy, "a hicache_storage_prefetch_policy", PREFETCHES)
         if self.enable_mixed_chunk and 0 < self.chunked_prefill_size <= self.max_running_requests:
             raise UsageError("With enable_mixed_chunk, chunked_prefill_size must be above max_running_requests.")
 
@@ -83,7 +98,8 @@ class SglangScheduler(Scheduler):
         if self.chunked_prefill_size < 1 and self.chunked_prefill_size != -1:
             raise UsageError("chunked_prefill_size must be at least 1, or -1.")
         for name in (
-            "max_prefill_tokens", "max_running_requests", "new_token_ratio_decay_steps", "scheduler_recv_interval"
+            "max_prefill_tokens", "max_running_requests", "new_token_ratio_decay_steps", "scheduler_recv_interval",
+            "prefetch_threshold",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1.")
@@ -91,10 +107,15 @@ class SglangScheduler(Scheduler):
             "retract_decode_steps",
             "clip_max_new_tokens_estimation",
             "priority_scheduling_preemption_threshold",
+            "hicache_storage_prefetch_retry_poll_interval",
+            "hicache_storage_prefetch_retry_max_attempts",
         ):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must be at least 0.")
-        for name in ("schedule_conservativeness", "init_new_token_ratio", "min_new_token_ratio_factor"):
+        for name in (
+            "schedule_conservativeness", "init_new_token_ratio", "min_new_token_ratio_factor",
+            "prefetch_timeout_base", "prefetch_timeout_per_ki_token",
+        ):  # fmt: skip
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UsageError(f"{name} must be at least 0, and finite.")
         if self.page_size is not None and self.page_size < 1:
@@ -135,11 +156,51 @@ class SglangScheduler(Scheduler):
     def engine(self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier]) -> Any:
         """SGLang's tree, which gives out pages one by one."""
         tokens, how = setting.capacity * demand.trace.block_size, dict(setting.engine_options).get(WRITE_POLICY)
-        if len(tiers) > 1:
-            raise UsageError("SGLang's storage backend is not simulated in time yet. Name one tier below the first.")
         if how and not tiers:
             raise UsageError("--hicache-write-policy needs host memory: --tiers dram=50000@25GB/s.")
         return self.cache(demand, tokens, tiers[0] if tiers else None, how or "write_through")
+
+    def engines(
+        self, setting: Setting, demand: BlockDemand, tiers: Sequence[Tier], instances: int, per_host: int
+    ) -> list[Any]:
+        """The trees of several instances; the second tier below them may be shared."""
+        for tier in tiers[:1]:
+            if tier.scope != "rank" or tier.latency_s:
+                raise UsageError(
+                    f"SGLang's host memory, {tier.name}, belongs to one instance and has no latency. Instances can "
+                    "share a second tier: --tiers hbm=5000,dram=50000@25GB/s,pool=1M@cluster@10GB/s."
+                )
+        if len(tiers) > 2:
+            raise UsageError("SGLang has three tiers at most: --tiers hbm=5000,dram=50000@25GB/s,pool=1M@10GB/s.")
+        engines = [self.engine(setting, demand, tiers[:1]) for _ in range(instances)]
+        if len(tiers) == 2:
+            share = {"rank": 1, "host": per_host, "cluster": instances}[tiers[1].scope]
+            for first in range(0, instances, share):
+                self.attach_storage(engines[first : first + share], tiers[1])
+        return engines
+
+    def attach_storage(self, engines: Sequence[Any], tier: Tier, batch_pages: int = BATCH_PAGES) -> Any:
+        """Put a storage backend below the host memories of instances that share it; returns it."""
+        from ...cache.core.hicache import Storage, TimedStorage
+
+        trace = engines[0].context.trace
+        page = self._page_size(trace.block_size)
+        if tier.capacity < 1:
+            raise UsageError(f"Tier {tier.name} must have at least 1 block.")
+        store_s = tier.fetch_seconds if tier.store_seconds is None else tier.store_seconds
+        blocks = page / trace.block_size
+        capacity = tier.capacity * trace.block_size // page
+        shared = TimedStorage(capacity, tier.fetch_seconds * blocks, store_s * blocks, tier.latency_s, batch_pages)
+        options = {
+            "policy": self.hicache_storage_prefetch_policy, "threshold": self.prefetch_threshold,
+            "timeout_base": self.prefetch_timeout_base,
+            "timeout_per_page": page / 1024 * self.prefetch_timeout_per_ki_token,
+            "retry_interval": self.hicache_storage_prefetch_retry_poll_interval,
+            "retry_attempts": self.hicache_storage_prefetch_retry_max_attempts,
+        }  # fmt: skip
+        for engine in engines:
+            engine.attach(Storage(shared, engine, options))
+        return shared
 
     def cache(
         self, demand: BlockDemand, tokens: int, host: Tier | None = None, write_policy: str = "write_through"
