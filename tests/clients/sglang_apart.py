@@ -2,9 +2,9 @@
 
 The cases are those of sglang_scheduler.py with `workers` ([prefill, decode]), `byte_s`, `latency`, `bytes_per_token`,
 and `decode`, which has what differs on decode workers (capacity, settings, cost). A request goes to the prefill worker
-and to the decode worker of its number, in turn, when it arrives. It prints, a case a line, SGLang's version, the steps of
-each worker, and for each request `[cached tokens of the prefill and of the decode worker, begin of its first step, when
-its prompt is computed, when its first transfer begins and its last one ends, first token, end, retractions]`.
+and to the decode worker of its number, in turn, when it arrives. It prints, a case a line, SGLang's version, the steps
+of each worker, and for each request `[cached tokens of the prefill and of the decode worker, begin of its first step,
+when its prompt is computed, when its first transfer begins and its last one ends, first token, end, retractions]`.
 
 SGLang's, unmodified: what sglang_scheduler.py names, the four event loops of disaggregated workers, both mixins,
 PrefillBootstrapQueue, DecodePreallocQueue, DecodeTransferQueue, DecodeReqToTokenPool, the metadata buffers and their
