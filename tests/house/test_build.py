@@ -35,7 +35,7 @@ POLICY = """class Mine(Policy):
 """
 # what the build may grow to; more, and gcc takes long again: put a new kernel into a module of its family
 MODULES = 37
-LINES_OF_C = 890_000
+LINES_OF_C = 910_000
 TIMES = ROOT / "tools/times.mk"
 IMPORT = "from cython.cimports.kvtrace.cache.policies.base import Policy\n\n\n"
 HEADER = "from kvtrace.cache.policies.base cimport Policy\n\ncdef class Mine(Policy):\n    pass\n"
