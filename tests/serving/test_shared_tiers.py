@@ -10,6 +10,7 @@ from kvtrace.cache import Tier, simulate, simulate_tiers
 from kvtrace.cache.demand import block_demand
 from kvtrace.cache.simulation import Setting
 from kvtrace.serving import explain, simulate_all, simulate_instances
+from kvtrace.serving.fleet_schedule import FleetChange, FleetSchedule
 from kvtrace.serving.instances import anywhere_hits
 from kvtrace.serving.misses.cures import cures_of
 from kvtrace.serving.routers import ROUTERS, TIMED
@@ -259,6 +260,13 @@ def test_explain_names_what_a_request_cannot_reach():
     assert explained.tiers == {"hbm": 0, "dram": 2}
     cure = cures_of(explained)["shared_tiers"]
     assert cure.tokens == 2 and "dram=...@peers" in cure.advice
+
+
+def test_explain_refuses_tiers_of_instances_that_are_gone():
+    trace, tiers = toy("0 1", "0 1", gap_ms=2000), [Tier("hbm", 2), Tier("pool", 9, scope="cluster")]
+    fleet = FleetSchedule((FleetChange(1.0, drain=(0,)),))
+    with pytest.raises(UsageError, match="does not support --tiers with --fleet"):
+        explain(trace, tiers=tiers, instances=2, fleet=fleet)
 
 
 @given(st.data(), traces(outputs=False), st.integers(1, 3), routers, schedules)

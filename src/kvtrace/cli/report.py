@@ -55,7 +55,7 @@ def report_command(trace, other, output, policies, capacity, quiet, **options):
     """Write an HTML page of plots and tables.
 
     The page needs no network. With TRACE2 it compares the two traces. With --tiers, or --prefill-workers and --gpu, it
-    shows one simulation over time: hits by source, or both kinds of workers.
+    shows one simulation of TRACE over time: hits by source, or both kinds of workers.
     """
     from .._base.files import base_names
     from .._base.tables import printable

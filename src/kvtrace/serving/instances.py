@@ -276,6 +276,8 @@ def simulate_instances(
 def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     """Request -> leading blocks that a tier of any instance had at its look-up; runs the simulation of tiers again.
 
+    UsageError for a fleet that changes: tiers of instances that are gone would count.
+
     >>> from kvtrace.trace.building import toy
     >>> tiers = [Tier("hbm", 2), Tier("dram", 9)]
     >>> done = simulate_instances(toy("0 1", "0 1", "0 1"), 2, setting=Setting(2), tiers=tiers)
@@ -285,6 +287,8 @@ def anywhere_hits(done: FleetSimulation) -> np.ndarray:
     from .core.serving import Fleet, Router
 
     assert done.sources is not None
+    if done.spans is not None and done.spans.changes:
+        raise UsageError("explain does not support --tiers with --fleet yet. Leave one of them out.")
     demand = block_demand(done.trace, *done.setting.demand_options)
     tiers = done.sources.tiers
     if done.setting.engine == "sglang":  # its option hicache_write_policy says how it copies
