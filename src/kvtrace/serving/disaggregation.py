@@ -98,7 +98,7 @@ class Disaggregation:
     )  # fmt: skip
     router_conditional_disagg_config: str | None = option(
         None, "With vllm, and in place of these two: Dynamo's conditional disaggregation. "
-        "Example: policy=isl_or_load,eff_isl_threshold=2048,prefill_busy_threshold=1.", metavar="NAME=VALUE,...",
+        "Example: policy=isl_or_load,eff_isl_threshold=2048,prefill_busy_threshold=1.", metavar="K=V,...",
         group=TIME,
     )  # fmt: skip
     prefill_options: str | None = option(

@@ -97,9 +97,13 @@ def signed(share: float) -> str:
     return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text
 
 
-def signed_range(shares: list[float]) -> str:
-    """The interval of an error in percent."""
-    return " to ".join(map(signed, shares))
+def signed_range(shares: list[float | None]) -> str:
+    """The interval of an error in percent; None is not known.
+
+    >>> signed_range([-0.1, 0.02]), signed_range([None, None])
+    ('-10.0 % to +2.0 %', '-')
+    """
+    return " to ".join(signed(share) for share in shares if share is not None) or "-"
 
 
 @dataclass(frozen=True)
