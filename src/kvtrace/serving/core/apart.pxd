@@ -1,5 +1,5 @@
 cimport cython
-from kvtrace.serving.core.instance cimport Requests, SessionLanes
+from kvtrace.serving.core.instance cimport Requests
 from kvtrace.serving.core.interleaved cimport InterleavedServing
 from kvtrace.serving.core.serving cimport Router
 from kvtrace.serving.core.sglang_prefill cimport SglangPrefill
@@ -58,13 +58,10 @@ cdef class ApartServing(InterleavedServing):
     cdef readonly long long[::1] sender, receiver  # request -> its instances
     cdef double[::1] left  # request -> bytes that are still to be sent
     cdef readonly double[::1] computed, begun, arrived  # request -> seconds
-    cdef SessionLanes lanes  # None in the open loop
     cdef Py_ssize_t to_prefill, to_decode  # requests that were routed
-    cdef readonly bint over
     cdef list noted  # the rows of events, in the order in which these became known
 
     cdef int _note(self, double seconds, int kind, Py_ssize_t row) except -1
-    cdef int _plan_arrival(self) except -1
     cdef int _send_to_prefill(self, Py_ssize_t row, double at) except -1
     cdef bint _keeps(self, Py_ssize_t row, double at) except -1
     cdef Py_ssize_t _queued(self, double at) except -1

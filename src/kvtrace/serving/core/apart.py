@@ -15,7 +15,6 @@ from cython.cimports.kvtrace.serving.core.instance import (
     WHOLE,
     Instance,
     Requests,
-    SessionLanes,
 )
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
@@ -110,22 +109,9 @@ class ApartServing(InterleavedServing):
         self.left = np.zeros(rows)
         self.computed, self.begun, self.arrived = np.full((3, rows), np.nan)
         self.to_prefill = self.to_decode = 0
-        self.lanes, self.over, self.noted = None, False, []
+        self.noted = []
         for instance in self.instances:
             instance.join(self, instance in prefill)
-
-    def play(self, lanes: SessionLanes):
-        """Take the arrivals of a closed loop."""
-        self.lanes = lanes
-        self._plan_arrival()
-
-    def advance(self, rows):
-        """Let the next `rows` requests arrive; of a closed loop all of them."""
-        if self.lanes is None:
-            InterleavedServing.advance(self, rows)
-            return
-        self.run_until(NEVER)
-        self.over = True
 
     def close(self):
         """Run all workers until no request is left, then self-check each cache."""
@@ -480,11 +466,10 @@ class VllmWorker(HoldingInstance):
         return 0
 
     def _begin(self, row, computed):
+        if self.role != DECODES or self.local[row]:
+            return VllmInstance._begin(self, row, computed)
         self.unfit -= self.stage[row] == READ
         self.requests.started[row] = max(self.now, self.free_at)
-        if self.local[row]:
-            self.requests.cached[row] = computed
-            self.paged.hit[row] = self.paged.count[row]
         return 0
 
 

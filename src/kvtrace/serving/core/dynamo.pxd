@@ -13,7 +13,6 @@ cdef class DynamoInstance(VllmInstance):
     cdef int _idle(self, Py_ssize_t row, int hits) noexcept
     cdef bint _make_space(self, Py_ssize_t row, int hits, long long end, long long* budget) except -1
     cdef int _leave_queue(self, Py_ssize_t row) except -1
-    cdef int _admit(self, Py_ssize_t row, long long computed, long long chunk, long long* budget) except -1
 
 
 cdef class DynamoTierInstance(DynamoInstance):

@@ -80,23 +80,6 @@ class DynamoInstance(VllmInstance):
             heappush(self.waiting, item)
         return 0
 
-    def _admit(self, row, computed, chunk, budget):
-        """A request runs, with `computed` tokens in its blocks, and gets its next ones."""
-        requests: Requests = self.requests
-        requests.computed[row] = computed
-        if requests.preempted[row]:
-            requests.recomputed[row] += requests.goal[row] - computed
-        else:
-            requests.started[row] = self.now
-            requests.cached[row] = computed
-            self.paged.hit[row] = cython.cast(cython.int, computed // self.paged.block_size)
-        self.prefill -= min(computed, requests.tokens[row])
-        self.running[self.count] = cython.cast(cython.int, row)
-        self.count += 1
-        self._schedule(row, chunk)
-        budget[0] -= chunk
-        return 0
-
 
 # A step that completes blocks of a prompt orders their store, which begins when the step ends. A waiting request whose
 # next blocks are in the tier gets blocks for them and waits for its load; one whose next blocks are on the way is

@@ -1,4 +1,4 @@
-from kvtrace.serving.core.instance cimport Requests, SessionLanes
+from kvtrace.serving.core.instance cimport Requests
 from kvtrace.serving.core.interleaved cimport InterleavedServing
 from kvtrace.serving.core.serving cimport Router
 from kvtrace.serving.core.vllm cimport VllmEngineCore, VllmInstance
@@ -71,7 +71,6 @@ cdef class DynamoServing(InterleavedServing):
     cdef double[::1] reserved, transferring, transferred, activated, released  # row -> ms
     cdef unsigned char[::1] rejected  # row -> whether a worker cannot hold its prompt
     cdef int[::1] sent  # row -> blocks that the decode worker did not hold
-    cdef SessionLanes lanes  # None in the open loop
     cdef list finishes  # the rows of events, in the order in which these became known
 
     cdef int expect_end(self, int place) except -1
@@ -79,7 +78,6 @@ cdef class DynamoServing(InterleavedServing):
     cdef int ended_at_once(self, int place, double at) except -1
     cdef int reserved_for(self, Py_ssize_t row, int fresh, double at) except -1
     cdef int finished(self, Py_ssize_t row, double at) except -1
-    cdef int _plan_arrival(self) except -1
     cdef int _execute(self, int action, Py_ssize_t row, double at) except -1
     cdef int _route(self, Py_ssize_t row, double at) except -1
     cdef int _transfer(self, Py_ssize_t row, double at) except -1

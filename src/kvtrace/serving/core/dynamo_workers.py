@@ -5,7 +5,7 @@ from heapq import heappop
 import cython
 import numpy as np
 from cython.cimports.kvtrace.cache.core.engine import FITS
-from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, SessionLanes
+from cython.cimports.kvtrace.serving.core.instance import Instance, Requests
 from cython.cimports.kvtrace.serving.core.interleaved import InterleavedServing
 from cython.cimports.kvtrace.serving.core.serving import Router
 from cython.cimports.kvtrace.serving.core.vllm import VllmEngineCore, VllmInstance
@@ -109,17 +109,7 @@ class DynamoPrefill(VllmEngineCore):
                 break
             heappop(self.waiting)
             cache.open(row, hit)
-            requests.computed[row] = hit
-            if requests.preempted[row]:
-                requests.recomputed[row] += goal - hit
-            else:
-                requests.started[row], requests.cached[row] = self.now, hit
-                cache.hit[row] = cython.cast(cython.int, hit // self.block_size)
-            self.prefill -= hit
-            self.running[self.count] = cython.cast(cython.int, row)
-            self.count += 1
-            self._schedule(row, chunk)
-            budget[0] -= chunk
+            self._admit(row, hit, chunk, budget)
             if budget[0] == 0 and chunk == 0:
                 break
         return 0
@@ -424,21 +414,9 @@ class DynamoServing(InterleavedServing):
         self.expected = np.full(len(self.instances), -1.0)
         self.reserved, self.transferring, self.transferred, self.activated, self.released = np.full((5, rows), np.nan)
         self.sent, self.rejected = np.zeros(rows, dtype=np.int32), np.zeros(rows, dtype=np.uint8)
-        self.lanes, self.finishes = None, []
+        self.finishes = []
         for place, instance in enumerate(self.instances):
             instance.serving, instance.place = self, place
-
-    def play(self, lanes: SessionLanes):
-        """Take the arrivals of a closed loop; its times are milliseconds, too."""
-        self.lanes = lanes
-        self._plan_arrival()
-
-    def advance(self, rows):
-        """Let the next `rows` requests arrive; of a closed loop all of them."""
-        if self.lanes is None:
-            InterleavedServing.advance(self, rows)
-        else:
-            self.run_until(NEVER)
 
     def finished(self, row, at):
         """A request leaves at a time: in a closed loop, this can cause arrivals."""

@@ -1,5 +1,5 @@
 from kvtrace.cache.core.places cimport FirstTier, Places
-from kvtrace.serving.core.instance cimport ReservingInstance
+from kvtrace.serving.core.instance cimport ReservingInstance, SessionLanes
 from kvtrace.serving.core.serving cimport Serving
 
 
@@ -7,11 +7,13 @@ cdef class InterleavedServing(Serving):
     cdef list events  # a heap: (seconds, kind, row)
     cdef int running  # the instance that runs a turn now, -1 = none
     cdef readonly long long turns  # calls of `run`, for tests
+    cdef SessionLanes lanes  # None in the open loop
 
     cdef int at(self, double seconds, int kind, Py_ssize_t row) except -1
     cdef int happen(self, double seconds, int kind, Py_ssize_t row) except -1
     cdef int settle(self, double seconds) except -1
     cdef double horizon(self, int i) except? -1
+    cdef int _plan_arrival(self) except -1
     cdef int run_until(self, double until) except -1
     cdef int _turn(self, double until) except -1
 

@@ -7,7 +7,7 @@ import numpy as np
 from cython.cimports.kvtrace.cache.core.places import FirstTier, Places
 from cython.cimports.kvtrace.cache.core.pool import Pool
 from cython.cimports.kvtrace.cache.policies.base import Context, Policy
-from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, ReservingInstance
+from cython.cimports.kvtrace.serving.core.instance import Instance, Requests, ReservingInstance, SessionLanes
 from cython.cimports.kvtrace.serving.core.serving import Router, Serving
 from cython.cimports.libc.math import nextafter
 
@@ -31,10 +31,22 @@ class InterleavedServing(Serving):
 
     def __init__(self, instances, router: Router, requests: Requests, capacity):
         Serving.__init__(self, instances, router, requests, capacity)
-        self.events, self.running, self.turns = [], NOBODY, 0
+        self.events, self.running, self.turns, self.lanes = [], NOBODY, 0, None
+
+    def play(self, lanes: SessionLanes):
+        """Take the arrivals of a closed loop, whose times have the unit of the others."""
+        self.lanes = lanes
+        self._plan_arrival()
+
+    def _plan_arrival(self):
+        """The next arrival of a closed loop is an event."""
+        return 0
 
     def advance(self, rows):
-        """Let the next `rows` requests arrive."""
+        """Let the next `rows` requests arrive; of a closed loop all of them."""
+        if self.lanes is not None:
+            self.run_until(NEVER)
+            return
         stop: cython.Py_ssize_t = min(self.row + rows, self.requests.tokens.shape[0])
         while self.row < stop:
             self.run_until(self.requests.arrival[self.row])

@@ -46,6 +46,8 @@ cdef class VllmEngineCore(Instance):
     cdef int _plan(self) except -1
     cdef int _schedule_running(self, long long* budget) except -1
     cdef int _schedule_waiting(self, long long* budget) except -1
+    cdef int _admit(self, Py_ssize_t row, long long computed, long long chunk, long long* budget) except -1
+    cdef int _begin(self, Py_ssize_t row, long long computed) except -1
     cdef long long _chunk(self, Py_ssize_t row, long long computed, long long long_prefill, long long budget) noexcept
     cdef long long _long_prefill(self) except -1
     cdef int _schedule(self, Py_ssize_t row, long long chunk) except -1
@@ -111,8 +113,6 @@ cdef class HoldingInstance(VllmInstance):
     cdef long long _reach(self, Py_ssize_t row, int hits, long long goal) except? -1
     cdef int _load(self, Py_ssize_t row, int hits, long long computed) except -1
     cdef int _arrive(self, Py_ssize_t row) except -1
-    cdef int _begin(self, Py_ssize_t row, long long computed) except -1
-    cdef int _admit(self, Py_ssize_t row, long long goal, long long computed, long long chunk) except -1
     cdef int _hold(self, tuple item) except -1
     cdef long long _reserved(self, list skipped_holding) except -1
     cdef long long _remaining(self, Py_ssize_t row) noexcept

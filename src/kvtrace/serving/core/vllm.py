@@ -209,18 +209,29 @@ class VllmEngineCore(Instance):
                 break
             heappop(self.waiting)
             cache.open(row, computed)
-            requests.computed[row] = computed
-            if requests.preempted[row]:
-                requests.recomputed[row] += goal - computed
-            else:
-                requests.started[row] = max(self.now, self.free_at)
-                requests.cached[row] = computed
-                cache.hit[row] = cython.cast(cython.int, computed // self.block_size)
-            self.prefill -= min(computed, requests.tokens[row])
-            self.running[self.count] = cython.cast(cython.int, row)
-            self.count += 1
-            self._schedule(row, chunk)
-            budget[0] -= chunk
+            self._admit(row, computed, chunk, budget)
+        return 0
+
+    def _admit(self, row, computed, chunk, budget):
+        """A request runs, with `computed` tokens in its blocks, and gets its next ones."""
+        requests: Requests = self.requests
+        requests.computed[row] = computed
+        if requests.preempted[row]:
+            requests.recomputed[row] += requests.goal[row] - computed
+        else:
+            self._begin(row, computed)
+        self.prefill -= min(computed, requests.tokens[row])
+        self.running[self.count] = cython.cast(cython.int, row)
+        self.count += 1
+        self._schedule(row, chunk)
+        budget[0] -= chunk
+        return 0
+
+    def _begin(self, row, computed):
+        """A request begins to run for the first time, with `computed` tokens in its blocks."""
+        self.requests.started[row] = max(self.now, self.free_at)
+        self.requests.cached[row] = computed
+        self.cache.hit[row] = cython.cast(cython.int, computed // self.block_size)
         return 0
 
     def _chunk(self, row, computed, long_prefill, budget):
@@ -776,10 +787,6 @@ class HoldingInstance(VllmInstance):
         """The load of a request has ended, and it is looked at again."""
         return 0
 
-    def _begin(self, row, computed):
-        """A request begins to run for the first time, with `computed` tokens in its blocks."""
-        return 0
-
     def _schedule_waiting(self, budget):
         """Admit requests that hold blocks, then others, while tokens are left and their blocks fit."""
         requests: Requests = self.requests
@@ -833,30 +840,17 @@ class HoldingInstance(VllmInstance):
             item = heappop(queue)
             if cache.count[row] == 0:
                 cache.start_with(row, hits)
-            requests.computed[row] = computed
             if loads:
+                requests.computed[row] = computed
                 self._load(row, hits, computed)
                 skipped_holding.append(item)
                 continue
-            self._admit(row, goal, computed, chunk)
-            budget[0] -= chunk
+            self._admit(row, computed, chunk, budget)
         for item in skipped:
             heappush(self.waiting, item)
         for item in skipped_holding:
             self._hold(item)
         return 0
-
-    def _admit(self, row, goal, computed, chunk):
-        """A request runs, with `computed` tokens in its blocks, and gets its next ones."""
-        requests: Requests = self.requests
-        if requests.preempted[row]:
-            requests.recomputed[row] += goal - computed
-        else:
-            self._begin(row, computed)
-        self.prefill -= min(computed, requests.tokens[row])
-        self.running[self.count] = cython.cast(cython.int, row)
-        self.count += 1
-        return self._schedule(row, chunk)
 
     def _hold(self, item):
         """Put a request among those that hold blocks, in the order in which their loads were ordered."""

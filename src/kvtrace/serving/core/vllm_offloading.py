@@ -359,8 +359,8 @@ class OffloadingInstance(HoldingInstance):
         self.paged.hit[row] = self.paged.count[row]
         return 0
 
-    def _admit(self, row, goal, computed, chunk):
-        HoldingInstance._admit(self, row, goal, computed, chunk)
+    def _admit(self, row, computed, chunk, budget):
+        HoldingInstance._admit(self, row, computed, chunk, budget)
         self.new_from[row] = 0
         return 0
 
