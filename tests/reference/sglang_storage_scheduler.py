@@ -82,9 +82,9 @@ class Fetch:
 
     def __init__(self, request, anchor, names, pages, start, assumed):
         self.request, self.anchor, self.names, self.pages, self.start = request, anchor, names, pages, start
-        self.assumed, self.asked = assumed, len(pages)
-        self.host = None  # pages of the host that it has, None = not yet
-        self.hit = self.done = 0  # pages that exist, and that the scheduler knows to be read
+        self.assumed, self.requested = assumed, len(pages)
+        self.reserved = None  # pages of the host that it has, None = not yet
+        self.found = self.read = 0  # pages that exist, and that the scheduler knows to be read
         self.terminated = self.expired = False
 
 
@@ -107,7 +107,7 @@ class Threads:
         while self.queries:
             fetch = self.queries.popleft()
             if fetch.terminated or fetch.assumed:
-                fetch.hit = 0 if fetch.terminated else len(fetch.names)
+                fetch.found = 0 if fetch.terminated else len(fetch.names)
                 self.hits.append(fetch)
                 continue
             self.busy["query"] = True
@@ -115,7 +115,7 @@ class Threads:
             return
 
     def answer(self, fetch, end):
-        fetch.hit = self.pool.leading(fetch.names)
+        fetch.found = self.pool.leading(fetch.names)
         self.hits.append(fetch)
         self.next_query(end)
 
@@ -131,7 +131,7 @@ class Threads:
             self.read_batch(self.reads.popleft(), 0, at)
 
     def read_batch(self, fetch, done, at):
-        batch = fetch.names[done : fetch.host][: self.pool.storage["batch"]]
+        batch = fetch.names[done : fetch.reserved][: self.pool.storage["batch"]]
         if fetch.terminated or not batch:
             self.acks.append((fetch, None))
             self.next_read(at)
@@ -387,49 +387,49 @@ class StoredScheduler(HostedScheduler):
         fetch = self.fetching.pop(row, None)
         if fetch is not None:
             self.tree.let_go(fetch.anchor, fetch)
-            self.occupied -= fetch.asked * self.size
+            self.occupied -= fetch.requested * self.size
 
     def answered(self, fetch):
         row, threshold = fetch.request.row, self.storage["prefetch_threshold"]
         if row not in self.fetching:
             return
-        if fetch.terminated or fetch.hit * self.size < threshold:
+        if fetch.terminated or fetch.found * self.size < threshold:
             if not (fetch.terminated and fetch.expired):
                 self.retries[row] = [None, None]
             self.revoke(row)
             return
-        if self.tree.host_free < fetch.hit:
-            self.tree.evict_host(fetch.hit)
-        pages = min(fetch.hit, self.tree.host_free)
-        if pages < fetch.hit and pages * self.size < threshold:
+        if self.tree.host_free < fetch.found:
+            self.tree.evict_host(fetch.found)
+        pages = min(fetch.found, self.tree.host_free)
+        if pages < fetch.found and pages * self.size < threshold:
             self.revoke(row)
-            self.retries[row] = [fetch.start + fetch.hit * self.size, None]
+            self.retries[row] = [fetch.start + fetch.found * self.size, None]
             return
         self.tree.host_free -= pages
-        fetch.host = pages
+        fetch.reserved = pages
         self.threads.read(fetch, self.now)
 
     def acknowledged(self, fetch, done):
         """Pages were read; None: all that will be."""
         is_current = self.fetching.get(fetch.request.row) is fetch
         if done is not None:
-            fetch.done = done if is_current else fetch.done
+            fetch.read = done if is_current else fetch.read
             return
         if is_current:
             self.insert(fetch)
-        self.freed += fetch.host - fetch.done
+        self.freed += fetch.reserved - fetch.read
 
     def insert(self, fetch):
         row = fetch.request.row
-        had, inserted = self.tree.insert_host(fetch.anchor, fetch.pages[: fetch.done])
+        had, inserted = self.tree.insert_host(fetch.anchor, fetch.pages[: fetch.read])
         if inserted:
             self.tree.host_free += had
         else:
-            self.freed += fetch.done
-        loaded = fetch.done - had if inserted else 0
+            self.freed += fetch.read
+        loaded = fetch.read - had if inserted else 0
         del self.fetching[row]
         self.tree.let_go(fetch.anchor, fetch)
-        self.occupied -= fetch.asked * self.size
+        self.occupied -= fetch.requested * self.size
         self.came[row] = (loaded * self.size, fetch.start + had * self.size)
 
     # admission
@@ -441,13 +441,13 @@ class StoredScheduler(HostedScheduler):
             if not self.may_end(fetch):
                 if self.storage["policy"] == "timeout" and row not in self.waits:
                     per_page = self.size / 1024 * self.storage["timeout_per_ki_token"]
-                    self.waits[row] = [self.now, self.storage["timeout_base"] + fetch.asked * per_page, False]
+                    self.waits[row] = [self.now, self.storage["timeout_base"] + fetch.requested * per_page, False]
                 return False
             if self.storage["policy"] == "timeout":
                 fetch.expired, self.waits[row][2] = True, True
                 self.retries.pop(row, None)
             fetch.terminated = True
-            if fetch.host is None:
+            if fetch.reserved is None:
                 if not fetch.expired:
                     self.retries[row] = [None, None]
                 self.revoke(row)
@@ -461,7 +461,7 @@ class StoredScheduler(HostedScheduler):
     def may_end(self, fetch):
         if self.storage["policy"] != "timeout":
             return self.storage["policy"] == "best_effort"
-        if fetch.host is not None and fetch.done >= fetch.host:
+        if fetch.reserved is not None and fetch.read >= fetch.reserved:
             return False
         begin, limit, expired = self.waits.get(fetch.request.row, (NEVER, 0, False))
         return expired or self.now - begin > limit

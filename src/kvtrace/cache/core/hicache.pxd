@@ -42,7 +42,7 @@ cdef class HiRadix(Radix):
 cdef class TimedStorage:
     cdef readonly object pages  # the least recently used first
     cdef list events  # a heap: (end, number, storage, kind, item, pages before)
-    cdef long long asked, batch
+    cdef long long number, batch
     cdef double fetch_s, store_s, latency, in_free, out_free
     cdef readonly long long capacity, loaded, stored, evicted
 
@@ -58,7 +58,7 @@ cdef class Fetch:
     cdef Py_ssize_t row
     cdef int anchor
     cdef long long mark
-    cdef long long first, asked, host, hit, done  # pages
+    cdef long long first, requested, reserved, found, read  # pages
     cdef list names
     cdef bint assumed  # its pages are known to exist
     cdef bint terminated, expired

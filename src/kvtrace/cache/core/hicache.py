@@ -398,7 +398,7 @@ class TimedStorage:
     """
 
     def __init__(self, capacity, fetch_s, store_s, latency, batch):
-        self.pages, self.events, self.asked = OrderedDict(), [], 0
+        self.pages, self.events, self.number = OrderedDict(), [], 0
         self.capacity, self.fetch_s, self.store_s, self.latency = capacity, fetch_s, store_s, latency
         self.batch, self.in_free, self.out_free = batch, 0, 0
         self.loaded = self.stored = self.evicted = 0
@@ -412,8 +412,8 @@ class TimedStorage:
 
     def wait(self, end, storage, kind, item, done):
         """Something of an instance ends at a time."""
-        self.asked += 1
-        heappush(self.events, (end, self.asked, storage, kind, item, done))
+        self.number += 1
+        heappush(self.events, (end, self.number, storage, kind, item, done))
         return 0
 
     def leading(self, names):
@@ -446,13 +446,13 @@ class TimedStorage:
 
 
 class Fetch:
-    """A prefetch of pages `first` to `first + asked` of a request, after a node that is kept on the host."""
+    """A prefetch of pages `first` to `first + requested` of a request, after a node that is kept on the host."""
 
     def __init__(self, row, anchor, mark, first, names, assumed):
         self.row, self.anchor, self.mark, self.first, self.names = row, anchor, mark, first, names
-        self.assumed, self.asked = assumed, len(names)
-        self.host = -1  # pages of the host that it has, -1 = not yet
-        self.hit = self.done = 0
+        self.assumed, self.requested = assumed, len(names)
+        self.reserved = -1  # pages of the host that it has, -1 = not yet
+        self.found = self.read = 0  # pages that the storage has, and that the scheduler knows to be read
         self.terminated = self.expired = False
 
 
@@ -526,10 +526,10 @@ class Storage:
             return self._save(item, done + self.shared.batch, at)
         fetch = item
         if kind == QUERY:
-            fetch.hit = self.shared.leading(fetch.names)
+            fetch.found = self.shared.leading(fetch.names)
             self.hits.append(fetch)
             return self._ask_next(at)
-        batch = fetch.names[done : min(fetch.host, done + self.shared.batch)]
+        batch = fetch.names[done : min(fetch.reserved, done + self.shared.batch)]
         read = self.shared.leading(batch)
         self.shared.use(batch[:read])
         read = 0 if fetch.terminated else read
@@ -545,7 +545,7 @@ class Storage:
         while self.queries:
             fetch = self.queries.popleft()
             if fetch.terminated or fetch.assumed:
-                fetch.hit = 0 if fetch.terminated else fetch.asked
+                fetch.found = 0 if fetch.terminated else fetch.requested
                 self.hits.append(fetch)
                 continue
             self.asking = True
@@ -558,7 +558,7 @@ class Storage:
 
     def _read(self, fetch: Fetch, done, at):
         """Read the next pages of a prefetch."""
-        pages: cython.longlong = min(fetch.host - done, self.shared.batch)
+        pages: cython.longlong = min(fetch.reserved - done, self.shared.batch)
         if fetch.terminated or pages <= 0:
             self.acks.append((fetch, -1))
             return self._read_next(at)
@@ -613,11 +613,11 @@ class Storage:
             is_current = self.fetching.get(fetch.row) is fetch
             if done >= 0:
                 if is_current:
-                    fetch.done = done
+                    fetch.read = done
                 continue
             if is_current:
                 self._insert(fetch)
-            self.freed += fetch.host - fetch.done
+            self.freed += fetch.reserved - fetch.read
         for _ in range(self.new_written):
             node, mark = self.written.popleft()[0]
             self.tree.let_go(node, mark)
@@ -632,19 +632,19 @@ class Storage:
         pages: cython.longlong
         if fetch.row not in self.fetching:
             return 0
-        if fetch.terminated or fetch.hit * tree.page_size < self.threshold:
+        if fetch.terminated or fetch.found * tree.page_size < self.threshold:
             if not (fetch.terminated and fetch.expired):
                 self.retries[fetch.row] = [-1, -1]
             return self._revoke(fetch.row)
-        if tree.host_free < fetch.hit:
-            tree._evict_host(fetch.hit)
-        pages = min(fetch.hit, tree.host_free)
-        if pages < fetch.hit and pages * tree.page_size < self.threshold:
+        if tree.host_free < fetch.found:
+            tree._evict_host(fetch.found)
+        pages = min(fetch.found, tree.host_free)
+        if pages < fetch.found and pages * tree.page_size < self.threshold:
             self._revoke(fetch.row)
-            self.retries[fetch.row] = [(fetch.first + fetch.hit) * tree.page_size, -1]
+            self.retries[fetch.row] = [(fetch.first + fetch.found) * tree.page_size, -1]
             return 0
         tree.host_free -= pages
-        fetch.host = pages
+        fetch.reserved = pages
         self.reads.append(fetch)
         return 0 if self.reading else self._read_next(tree.now)
 
@@ -653,21 +653,21 @@ class Storage:
         fetch: Fetch = self.fetching.pop(row, None)
         if fetch is not None:
             self.tree.let_go(fetch.anchor, fetch.mark)
-            self.occupied -= fetch.asked * self.tree.page_size
+            self.occupied -= fetch.requested * self.tree.page_size
         return 0
 
     def _insert(self, fetch: Fetch):
         """What was read becomes findable on the host."""
         tree: HiPagedRadix = self.tree
         had: cython.longlong = 0
-        if fetch.done > 0:
-            had = tree.insert_fetched(fetch.anchor, fetch.row, fetch.first, fetch.done)
+        if fetch.read > 0:
+            had = tree.insert_fetched(fetch.anchor, fetch.row, fetch.first, fetch.read)
         elif fetch.anchor != ROOT:
             tree.used[fetch.anchor] = tree._tick()
             tree._settle(fetch.anchor)
         tree.host_free += had
         self._revoke(fetch.row)
-        self.came[fetch.row] = ((fetch.done - had) * tree.page_size, (fetch.first + had) * tree.page_size)
+        self.came[fetch.row] = ((fetch.read - had) * tree.page_size, (fetch.first + had) * tree.page_size)
         return 0
 
     def prefetch(self, row, first, anchor, known, hit_end):
@@ -696,7 +696,7 @@ class Storage:
             names.append(tree.page_key(row, page))
         fetch: Fetch = Fetch(row, anchor, tree.keep(anchor), first, names, assumed)
         self.fetching[row] = fetch
-        self.occupied += fetch.asked * tree.page_size
+        self.occupied += fetch.requested * tree.page_size
         self.queries.append(fetch)
         return 0 if self.asking else self._ask_next(tree.now)
 
@@ -727,13 +727,13 @@ class Storage:
         if fetch is not None:
             if not self._may_end(fetch, now):
                 if self.by_time and row not in self.waits:
-                    self.waits[row] = [now, self.timeout_base + fetch.asked * self.timeout_per_page, False]
+                    self.waits[row] = [now, self.timeout_base + fetch.requested * self.timeout_per_page, False]
                 return False
             fetch.terminated = True
             if self.by_time:
                 fetch.expired = self.waits[row][2] = True
                 self.retries.pop(row, None)
-            if fetch.host >= 0:
+            if fetch.reserved >= 0:
                 self._insert(fetch)
             else:
                 if not fetch.expired:
@@ -747,7 +747,7 @@ class Storage:
     def _may_end(self, fetch: Fetch, now):
         if not self.by_time:
             return self.at_once
-        if fetch.host >= 0 and fetch.done >= fetch.host:
+        if fetch.reserved >= 0 and fetch.read >= fetch.reserved:
             return False
         wait = self.waits.get(fetch.row)
         return wait is not None and (wait[2] or now - cython.cast(cython.double, wait[0]) > wait[1])
