@@ -264,13 +264,6 @@ class Worker(plain.Server):
         self.process_batch_result_disagg_prefill(batch, result)
         self.note(batch.reqs)
 
-    def note(self, reqs):
-        for req in reqs:
-            if req.output_ids and self.times[1][req.row] is None:
-                self.times[1][req.row] = self.now
-            if req.finished() and self.times[2][req.row] is None:
-                self.times[2][req.row] = self.now
-
     def token(self, req):
         got, row = len(req.output_ids), self.rows[req.row]
         if got + 1 == row["output"] < row.get("limit", row["output"]):

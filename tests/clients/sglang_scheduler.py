@@ -367,7 +367,11 @@ class Server(scheduler.Scheduler):
             self.batch_result_processor.process_batch_result_decode(batch, result)
         else:
             self.batch_result_processor.process_batch_result_prefill(batch, result)
-        for req in batch.reqs:
+        self.note(batch.reqs)
+
+    def note(self, reqs):
+        """When the first token of requests came, and the last one."""
+        for req in reqs:
             if req.output_ids and self.times[1][req.row] is None:
                 self.times[1][req.row] = self.now
             if req.finished() and self.times[2][req.row] is None:
